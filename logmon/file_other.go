@@ -1,0 +1,17 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build !unix
+
+package logmon
+
+import (
+	"io/fs"
+	"os"
+)
+
+const openFlags = 0
+
+func links(fs.FileInfo) uint64 { return 1 }
+
+func chown(*os.File, fs.FileInfo, int, int) error { return nil }

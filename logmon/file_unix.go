@@ -1,0 +1,31 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build unix
+
+package logmon
+
+import (
+	"io/fs"
+	"os"
+	"syscall"
+)
+
+// openFlags keep the open of a name that a FIFO was put under from blocking.
+const openFlags = syscall.O_NONBLOCK
+
+func links(fi fs.FileInfo) uint64 {
+	if st, ok := fi.Sys().(*syscall.Stat_t); ok {
+		return uint64(st.Nlink)
+	}
+	return 1
+}
+
+// chown changes the owner where it is another one; uid and gid 0 ask for none.
+func chown(f *os.File, fi fs.FileInfo, uid, gid int) error {
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok || (uid == 0 && gid == 0) || (int(st.Uid) == uid && int(st.Gid) == gid) {
+		return nil
+	}
+	return f.Chown(uid, gid)
+}
