@@ -1,0 +1,274 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+package state
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"go.etcd.io/bbolt"
+)
+
+// maxGroup bounds how many calls share a transaction, and so how long the first
+// of them waits for the others.
+const maxGroup = 512
+
+// bolt is the store in a file. The writer goroutine runs all updates.
+type bolt struct {
+	cfg     OpenConfig
+	lock    *os.File
+	commits atomic.Int64
+
+	// mu is read-locked as long as a transaction uses db, and locked to replace
+	// or close it.
+	mu     sync.RWMutex
+	db     *bbolt.DB             // nil: to be opened again
+	file   *os.File              // db's own
+	broken atomic.Pointer[fault] // why db must be opened again
+	closed atomic.Bool
+
+	reqs    chan *request
+	closing chan struct{}
+	stopped chan struct{}
+
+	// The writer's own: what is to be run, and what has failed and is to be
+	// answered when the transaction it saw is on disk.
+	group, failed []*request
+}
+
+// request is one Update. The writer sets the result, then closes done.
+type request struct {
+	fn     func(Tx) error
+	done   chan struct{}
+	err    error
+	panic  *panicked
+	goexit bool
+	after  bool // it ran after writes of others in its transaction
+}
+
+// panicked is the value with which Update panics after its function did: the
+// function ran on another goroutine, whose stack it keeps.
+type panicked struct {
+	value any
+	stack []byte
+}
+
+func (p *panicked) Error() string {
+	return fmt.Sprintf("%v\n\nin a transaction:\n%s", p.value, p.stack)
+}
+func (p *panicked) Unwrap() error { err, _ := p.value.(error); return err }
+
+func (s *bolt) Commits() int64 { return s.commits.Load() }
+
+func (s *bolt) Update(fn func(Tx) error) error {
+	r := &request{fn: fn, done: make(chan struct{})}
+	select {
+	case s.reqs <- r:
+		<-r.done
+	case <-s.closing:
+		return ErrClosed
+	}
+	switch {
+	case r.panic != nil:
+		panic(r.panic)
+	case r.goexit:
+		runtime.Goexit()
+	}
+	return r.err
+}
+
+func (s *bolt) View(fn func(Tx) error) error {
+	if err := s.acquire(); err != nil {
+		return err
+	}
+	err, f := s.view(fn)
+	if f != nil {
+		return s.diagnose(f)
+	}
+	return err
+}
+
+// view runs fn on the database that acquire locked, and unlocks it.
+func (s *bolt) view(fn func(Tx) error) (err error, f *fault) {
+	defer s.mu.RUnlock()
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	tx, f := begin(s.db, false)
+	if f != nil {
+		return nil, f
+	}
+	bt := &boltTx{tx: tx}
+	defer func() {
+		f = finish(bt)
+		if bt.fault == nil {
+			return
+		}
+		if r := recover(); r != nil && r != any(bt.fault) {
+			panic(r)
+		}
+	}()
+	return fn(bt), nil
+}
+
+// begin starts a transaction. After a panic in there bbolt's locks stay held.
+func begin(db *bbolt.DB, writable bool) (tx *bbolt.Tx, f *fault) {
+	err := contained(func() (err error) { tx, err = db.Begin(writable); return err })
+	if err != nil {
+		return nil, &fault{reason: err, stuck: true}
+	}
+	return tx, nil
+}
+
+// finish rolls back unless the transaction was committed, and returns what went
+// wrong inside.
+func finish(bt *boltTx) *fault {
+	tx := bt.tx
+	bt.tx = nil
+	err := contained(tx.Rollback)
+	if f := (*fault)(nil); errors.As(err, &f) {
+		return &fault{reason: f.reason, stuck: true}
+	}
+	return bt.fault
+}
+
+// contained turns a panic into a *fault.
+func contained(f func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = &fault{reason: r}
+		}
+	}()
+	return f()
+}
+
+func (s *bolt) write() {
+	clean := false
+	defer func() {
+		if clean {
+			close(s.stopped)
+			return
+		}
+		go s.write() // a function ended this goroutine with runtime.Goexit
+	}()
+	debug.SetPanicOnFault(true)
+	s.flush()
+	for {
+		select {
+		case r := <-s.reqs:
+			s.group = append(s.group, r)
+		case <-s.closing:
+			clean = true
+			return
+		}
+		// Whoever called while the last fsync ran waits in the channel now.
+		for more := true; more && len(s.group) < maxGroup; {
+			select {
+			case r := <-s.reqs:
+				s.group = append(s.group, r)
+			default:
+				more = false
+			}
+		}
+		s.flush()
+	}
+}
+
+// flush runs the group until all of it is answered.
+func (s *bolt) flush() {
+	for len(s.group) > 0 {
+		err := s.acquire()
+		if err == nil {
+			err = s.attempt()
+		}
+		if f := (*fault)(nil); errors.As(err, &f) {
+			err = s.diagnose(f)
+		}
+		if err != nil {
+			s.answer(err)
+		}
+	}
+	s.answer(nil)
+}
+
+// attempt runs the group in one transaction on the database that acquire
+// locked, and unlocks it. A function that fails is taken out; if it had written,
+// the rest stays in the group to run again. An error concerns them all.
+func (s *bolt) attempt() (err error) {
+	defer s.mu.RUnlock()
+	tx, f := begin(s.db, true)
+	if f != nil {
+		return f
+	}
+	bt := &boltTx{tx: tx}
+	defer func() {
+		if f := finish(bt); f != nil {
+			err = f
+		}
+	}()
+	for i := 0; i < len(s.group); {
+		before := bt.writes
+		if s.call(i, bt) {
+			i++
+		} else if bt.fault != nil || bt.writes != before {
+			return nil
+		}
+	}
+	if bt.writes > 0 {
+		if err := contained(tx.Commit); err != nil {
+			return s.uncommitted(err)
+		}
+		s.commits.Add(1)
+	}
+	s.answer(nil)
+	return nil
+}
+
+// call runs the function of group[i]. If it does not succeed its result is kept
+// for answer and it leaves the group; after a fault of the file it stays.
+func (s *bolt) call(i int, bt *boltTx) (ok bool) {
+	r, returned := s.group[i], false
+	r.after = bt.writes > 0
+	defer func() {
+		p := recover()
+		if ok || bt.fault != nil {
+			ok = ok && bt.fault == nil
+			return
+		}
+		switch {
+		case returned:
+		case p != nil:
+			r.panic = &panicked{p, debug.Stack()}
+		default:
+			r.goexit = true
+		}
+		s.group = slices.Delete(s.group, i, i+1)
+		s.failed = append(s.failed, r)
+	}()
+	r.err = r.fn(bt)
+	returned = true
+	return r.err == nil
+}
+
+// answer gives err to the group. Who failed gets its own result, unless it saw
+// writes that came to nothing.
+func (s *bolt) answer(err error) {
+	for _, r := range s.group {
+		r.err = err
+		close(r.done)
+	}
+	for _, r := range s.failed {
+		if err != nil && r.after {
+			*r = request{err: err, done: r.done}
+		}
+		close(r.done)
+	}
+	clear(s.group)
+	clear(s.failed)
+	s.group, s.failed = s.group[:0], s.failed[:0]
+}
