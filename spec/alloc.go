@@ -59,6 +59,7 @@ type Alloc struct {
 	ParentJobID   string `json:"parent_job_id,omitempty"`
 	DeploymentID  string `json:"deployment_id,omitempty"`
 	PreviousAlloc string `json:"previous_alloc,omitempty"` // the alloc this one replaces
+	Canary        bool   `json:"canary,omitempty"`         // one that tries a new version out
 
 	DesiredStatus DesiredStatus `json:"desired_status"`
 	DesiredReason string        `json:"desired_reason,omitempty"`

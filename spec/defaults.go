@@ -4,6 +4,7 @@
 package spec
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -54,6 +55,7 @@ func DefaultLogs() LogConfig {
 // receiver is not changed and shares nothing with the copy. Doing it twice is
 // the same as once. Zeros that mean something stay: in a restart policy that is
 // there, 0 attempts are none (JSON fills in the fields a policy leaves out).
+// Task configs are brought to compact JSON, so that equal ones have equal bytes.
 func (a *Alloc) WithDefaults() *Alloc {
 	if a == nil {
 		return nil
@@ -153,6 +155,10 @@ func (t *Task) RestartsOnSuccess(jt JobType) bool {
 }
 
 func (t *Task) setDefaults(jt JobType) {
+	// One form per value, so that what comes back from JSON is equal, byte for byte.
+	if c, err := json.Marshal(t.Config); err == nil && len(t.Config) > 0 {
+		t.Config = c
+	}
 	restart, logs := t.RestartPolicy(jt), t.LogConfig()
 	t.Restart, t.Logs = &restart, &logs
 	def(&t.KillTimeout, DefaultKillTimeout)
