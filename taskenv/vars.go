@@ -4,7 +4,6 @@
 package taskenv
 
 import (
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -199,10 +198,13 @@ func coreList(ids []int) string {
 }
 
 func join(ip, port string) string {
-	if ip == "" {
+	switch {
+	case ip == "":
 		return ""
+	case strings.Contains(ip, ":"):
+		return "[" + ip + "]:" + port
 	}
-	return net.JoinHostPort(ip, port)
+	return ip + ":" + port
 }
 
 func or(a, b string) string {
