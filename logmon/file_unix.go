@@ -11,16 +11,6 @@ import (
 	"syscall"
 )
 
-// openFlags keep the open of a name that a FIFO was put under from blocking.
-const openFlags = syscall.O_NONBLOCK
-
-func links(fi fs.FileInfo) uint64 {
-	if st, ok := fi.Sys().(*syscall.Stat_t); ok {
-		return uint64(st.Nlink)
-	}
-	return 1
-}
-
 // chown changes the owner where it is another one; uid and gid 0 ask for none.
 func chown(f *os.File, fi fs.FileInfo, uid, gid int) error {
 	st, ok := fi.Sys().(*syscall.Stat_t)

@@ -1,0 +1,12 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build !unix
+
+package logdir
+
+import "io/fs"
+
+const openFlags = 0
+
+func links(fs.FileInfo) uint64 { return 1 }
