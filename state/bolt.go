@@ -22,17 +22,21 @@ const maxGroup = 512
 
 // bolt is the store in a file. The writer goroutine runs all updates.
 type bolt struct {
-	cfg     OpenConfig
-	lock    *os.File
-	commits atomic.Int64
+	cfg        OpenConfig
+	migrations []func(Tx) error
+	lock       *os.File
+	commits    atomic.Int64
 
 	// mu is read-locked as long as a transaction uses db, and locked to replace
 	// or close it.
 	mu     sync.RWMutex
-	db     *bbolt.DB             // nil: to be opened again
-	file   *os.File              // db's own
-	broken atomic.Pointer[fault] // why db must be opened again
+	db     *bbolt.DB // nil: to be opened again
+	file   *os.File  // db's own
 	closed atomic.Bool
+
+	// Set by a transaction, with mu, and cleared when db is replaced.
+	broken atomic.Pointer[fault] // why db must be opened again
+	stuck  atomic.Bool           // bbolt's own locks may be held for ever
 
 	reqs    chan *request
 	closing chan struct{}
@@ -88,24 +92,26 @@ func (s *bolt) View(fn func(Tx) error) error {
 	if err := s.acquire(); err != nil {
 		return err
 	}
-	err, f := s.view(fn)
-	if f != nil {
+	err := s.view(fn)
+	if f := (*fault)(nil); errors.As(err, &f) {
 		return s.diagnose(f)
 	}
 	return err
 }
 
-// view runs fn on the database that acquire locked, and unlocks it.
-func (s *bolt) view(fn func(Tx) error) (err error, f *fault) {
+// view runs fn on the database that acquire locked, and unlocks it. A *fault is
+// one of the file.
+func (s *bolt) view(fn func(Tx) error) (err error) {
 	defer s.mu.RUnlock()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	tx, f := begin(s.db, false)
-	if f != nil {
-		return nil, f
+	bt, err := s.begin(false)
+	if err != nil {
+		return err
 	}
-	bt := &boltTx{tx: tx}
 	defer func() {
-		f = finish(bt)
+		if f := s.finish(bt); f != nil {
+			err = f
+		}
 		if bt.fault == nil {
 			return
 		}
@@ -113,32 +119,40 @@ func (s *bolt) view(fn func(Tx) error) (err error, f *fault) {
 			panic(r)
 		}
 	}()
-	return fn(bt), nil
+	return fn(bt)
 }
 
-// begin starts a transaction. After a panic in there bbolt's locks stay held.
-func begin(db *bbolt.DB, writable bool) (tx *bbolt.Tx, f *fault) {
-	err := contained(func() (err error) { tx, err = db.Begin(writable); return err })
+// begin starts a transaction on the database that acquire locked. After a panic
+// in there, or in a rollback, bbolt's own locks stay held.
+func (s *bolt) begin(writable bool) (*boltTx, error) {
+	bt := &boltTx{}
+	err := contained(func() (err error) { bt.tx, err = s.db.Begin(writable); return err })
 	if err != nil {
-		return nil, &fault{reason: err, stuck: true}
+		f := &fault{reason: err}
+		s.stuck.Store(true)
+		s.broken.Store(f)
+		return nil, f
 	}
-	return tx, nil
+	return bt, nil
 }
 
-// finish rolls back unless the transaction was committed, and returns what went
-// wrong inside.
-func finish(bt *boltTx) *fault {
-	tx := bt.tx
+// finish rolls back, unless the transaction was committed, and returns what was
+// wrong with the file.
+func (s *bolt) finish(bt *boltTx) *fault {
+	tx, f := bt.tx, bt.fault
 	bt.tx = nil
-	err := contained(tx.Rollback)
-	if f := (*fault)(nil); errors.As(err, &f) {
-		return &fault{reason: f.reason, stuck: true}
+	if err := contained(tx.Rollback); errors.As(err, &f) {
+		s.stuck.Store(true)
 	}
-	return bt.fault
+	if f != nil {
+		s.broken.Store(f)
+	}
+	return f
 }
 
-// contained turns a panic into a *fault.
+// contained turns a panic into a *fault, a failed read of the mapped file too.
 func contained(f func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if r := recover(); r != nil {
 			err = &fault{reason: r}
@@ -182,14 +196,14 @@ func (s *bolt) write() {
 // flush runs the group until all of it is answered.
 func (s *bolt) flush() {
 	for len(s.group) > 0 {
-		err := s.acquire()
+		done, err := false, s.acquire()
 		if err == nil {
-			err = s.attempt()
+			done, err = s.attempt()
 		}
 		if f := (*fault)(nil); errors.As(err, &f) {
 			err = s.diagnose(f)
 		}
-		if err != nil {
+		if done || err != nil {
 			s.answer(err)
 		}
 	}
@@ -198,16 +212,15 @@ func (s *bolt) flush() {
 
 // attempt runs the group in one transaction on the database that acquire
 // locked, and unlocks it. A function that fails is taken out; if it had written,
-// the rest stays in the group to run again. An error concerns them all.
-func (s *bolt) attempt() (err error) {
+// it is not done and the rest is to run again. An error concerns them all.
+func (s *bolt) attempt() (done bool, err error) {
 	defer s.mu.RUnlock()
-	tx, f := begin(s.db, true)
-	if f != nil {
-		return f
+	bt, err := s.begin(true)
+	if err != nil {
+		return false, err
 	}
-	bt := &boltTx{tx: tx}
 	defer func() {
-		if f := finish(bt); f != nil {
+		if f := s.finish(bt); f != nil {
 			err = f
 		}
 	}()
@@ -216,17 +229,21 @@ func (s *bolt) attempt() (err error) {
 		if s.call(i, bt) {
 			i++
 		} else if bt.fault != nil || bt.writes != before {
-			return nil
+			return false, nil
 		}
 	}
 	if bt.writes > 0 {
-		if err := contained(tx.Commit); err != nil {
-			return s.uncommitted(err)
+		if err := contained(bt.tx.Commit); err != nil {
+			f := &fault{reason: err}
+			s.broken.Store(f)
+			if errors.As(err, &f) {
+				return false, f
+			}
+			return false, fmt.Errorf("%w: %s: %w", ErrCommit, s.cfg.Path, err)
 		}
 		s.commits.Add(1)
 	}
-	s.answer(nil)
-	return nil
+	return true, nil
 }
 
 // call runs the function of group[i]. If it does not succeed its result is kept

@@ -15,10 +15,7 @@ const txEnded = "state: transaction used after its function returned"
 
 // fault is a panic of bbolt, which is how it meets a damaged page and how Go
 // shows a failed read of the mapped file. It unwinds the caller's function.
-type fault struct {
-	reason any
-	stuck  bool // bbolt's locks may be held for ever
-}
+type fault struct{ reason any }
 
 func (f *fault) Error() string { return fmt.Sprint(f.reason) }
 

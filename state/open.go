@@ -53,6 +53,14 @@ func (c OpenConfig) validate() error {
 // agent has it, ErrTooNew if a later version wrote it, ErrCorruptStore if it is
 // damaged; the file is then as it was. Close it, or the lock stays.
 func Open(cfg OpenConfig) (Store, error) {
+	s, err := open(cfg, migrations)
+	if err != nil {
+		return nil, err // not a nil *bolt
+	}
+	return s, nil
+}
+
+func open(cfg OpenConfig, migrations []func(Tx) error) (*bolt, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
@@ -62,19 +70,101 @@ func Open(cfg OpenConfig) (Store, error) {
 	if cfg.Warn == nil {
 		cfg.Warn = func(string, ...any) {}
 	}
-	s := &bolt{cfg: cfg, reqs: make(chan *request), closing: make(chan struct{}), stopped: make(chan struct{})}
+	s := &bolt{
+		cfg: cfg, migrations: migrations,
+		reqs: make(chan *request), closing: make(chan struct{}), stopped: make(chan struct{}),
+	}
 	if err := os.MkdirAll(filepath.Dir(cfg.Path), 0o700); err != nil {
-		return nil, fmt.Errorf("state: %w", err)
+		return nil, fmt.Errorf("state: the agent must be able to write there: %w", err)
 	}
 	var err error
-	if s.lock, err = lockFile(cfg.Path+".lock", cfg.Timeout); err != nil {
+	if s.lock, err = lockFile(cfg.Path, cfg.Timeout); err != nil {
 		return nil, err
 	}
-	if err := s.open(); err != nil {
-		return nil, errors.Join(err, s.lock.Close())
+	if err = s.prepare(); err == nil {
+		err = s.open()
+	}
+	if err != nil {
+		return nil, errors.Join(s.explain(err), s.lock.Close())
 	}
 	go s.write()
 	return s, nil
+}
+
+// prepare makes the file, or checks it and brings it up to date.
+func (s *bolt) prepare() error {
+	path, want := s.cfg.Path, newest(s.migrations)
+	fi, err := os.Stat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return create(path, want)
+	}
+	if err != nil {
+		return err
+	}
+	info, err := inspectFile(path)
+	if err != nil {
+		return err
+	}
+	if info.layout > want {
+		hint := howToRestore(path)
+		if hint != "" {
+			hint = ", or go back to the backup: " + hint
+		}
+		return fmt.Errorf("%w: %s has layout %d, this program knows %d; run the newer program%s", ErrTooNew, path, info.layout, want, hint)
+	}
+	if runtime.GOOS != "windows" && fi.Mode().Perm()&0o077 != 0 {
+		s.cfg.Warn("state file was open to others, is not any more", "path", path, "mode", fi.Mode().Perm())
+		if err := os.Chmod(path, 0o600); err != nil {
+			return err
+		}
+	}
+	if info.layout < want {
+		return s.upgrade(info.layout)
+	}
+	if free := int64(info.free) * info.pageSize; free >= compactMin && info.free > info.pages/2 {
+		if err := compact(path); err != nil {
+			s.cfg.Warn("state file could not be compacted, is used as it is", "path", path, "free", free, "error", err)
+		}
+	}
+	return nil
+}
+
+// inspectFile checks the file without changing it.
+func inspectFile(path string) (fileInfo, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return fileInfo{}, err
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return fileInfo{}, err
+	}
+	info, err := inspect(f, fi.Size())
+	if err == nil && info.layout == 0 {
+		err = damaged("not a state file")
+	}
+	return info, err
+}
+
+// explain makes the error that callers see.
+func (s *bolt) explain(err error) error {
+	path := s.cfg.Path
+	var d damage
+	var f *fault
+	switch {
+	case errors.As(err, &d), errors.As(err, &f):
+		hint := howToRestore(path)
+		if hint == "" {
+			hint = "start without it: the agent then knows of nothing and ends the tasks it finds"
+		}
+		return fmt.Errorf("%w: %s: %w; stop the agent, mv %q %q, then %s", ErrCorruptStore, path, err, path, path+".damaged", hint)
+	case errors.Is(err, berrors.ErrTimeout):
+		return fmt.Errorf("%w: %s", ErrLocked, path)
+	case errors.Is(err, ErrTooNew):
+		return err
+	}
+	return fmt.Errorf("state: open %s: %w", path, err)
 }
 
 // acquire read-locks mu with a usable db behind it.
@@ -98,22 +188,55 @@ func (s *bolt) revive() error {
 	if s.closed.Load() {
 		return ErrClosed
 	}
-	if f := s.broken.Swap(nil); f != nil && s.db != nil {
-		if err := s.release(f.stuck); err != nil {
+	if s.db != nil && s.broken.Load() != nil {
+		if err := s.release(); err != nil {
 			s.cfg.Warn("closing the state file failed", "path", s.cfg.Path, "error", err)
 		}
 	}
 	if s.db != nil {
 		return nil
 	}
-	return s.open()
+	err := s.settle()
+	if err == nil {
+		err = s.open()
+	}
+	if err == nil {
+		s.cfg.Warn("state file was opened again", "path", s.cfg.Path)
+		return nil
+	}
+	if err = s.explain(err); errors.Is(err, ErrCorruptStore) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrCommit, err)
 }
 
-// release closes db. One whose locks are stuck is left behind without its file.
-func (s *bolt) release(stuck bool) error {
+// settle makes sure that what the file says now is what is on the disk. When the
+// fsync of a head failed, the kernel may show a head that the disk has not; the
+// pages it speaks of are there, as they were synced before. Writing the heads
+// again makes it dirty again, and this fsync tells.
+func (s *bolt) settle() error {
+	info, err := inspectFile(s.cfg.Path)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(s.cfg.Path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	heads := make([]byte, 2*info.pageSize)
+	if _, err = f.ReadAt(heads, 0); err == nil {
+		_, err = f.WriteAt(heads, 0)
+	}
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// release closes db. One that cannot be closed any more is left behind without
+// its file. mu is held.
+func (s *bolt) release() error {
 	db := s.db
 	s.db = nil
-	if stuck {
+	s.broken.Store(nil)
+	if s.stuck.Swap(false) {
 		return s.file.Close()
 	}
 	return contained(db.Close)
@@ -146,25 +269,11 @@ func (s *bolt) open() (err error) {
 		_ = s.file.Close() // bbolt closed it, unless it panicked
 	}
 	s.db = nil
-	if errors.Is(err, berrors.ErrTimeout) {
-		return fmt.Errorf("%w: %s", ErrLocked, s.cfg.Path)
-	}
-	return fmt.Errorf("%w: %s: %w", ErrCommit, s.cfg.Path, err)
-}
-
-// uncommitted is called when a commit failed.
-func (s *bolt) uncommitted(err error) error {
-	f := (*fault)(nil)
-	if errors.As(err, &f) {
-		return f
-	}
-	s.broken.Store(&fault{reason: err})
-	return fmt.Errorf("%w: %s: %w", ErrCommit, s.cfg.Path, err)
+	return err
 }
 
 // diagnose finds out what a fault was by opening the file again.
 func (s *bolt) diagnose(f *fault) error {
-	s.broken.Store(f)
 	if err := s.acquire(); err != nil {
 		return err
 	}
@@ -182,8 +291,7 @@ func (s *bolt) Close() error {
 	defer s.mu.Unlock()
 	var err error
 	if s.db != nil {
-		f := s.broken.Load()
-		err = s.release(f != nil && f.stuck)
+		err = s.release()
 	}
 	if err = errors.Join(err, s.lock.Close()); err != nil {
 		return fmt.Errorf("state: close %s: %w", s.cfg.Path, err)
@@ -191,19 +299,19 @@ func (s *bolt) Close() error {
 	return nil
 }
 
-// lockFile takes the lock of a store. The file stays when it is let go.
+// lockFile takes the lock of the store at path. The lock file stays when it is let go.
 func lockFile(path string, timeout time.Duration) (*os.File, error) {
 	deadline := time.Now().Add(timeout)
 	for {
-		f, err := tryLock(path)
+		f, err := tryLock(path + ".lock")
 		if err == nil {
 			return f, nil
 		}
 		if !errors.Is(err, errBusy) {
-			return nil, fmt.Errorf("state: %w", err)
+			return nil, fmt.Errorf("state: the agent must be able to write there: %w", err)
 		}
 		if !time.Now().Before(deadline) {
-			return nil, fmt.Errorf("%w: %s%s; stop that one, or give this one another directory", ErrLocked, path, holder(path))
+			return nil, fmt.Errorf("%w: %s%s; stop that one, or give this one another directory", ErrLocked, path, holder(path+".lock"))
 		}
 		time.Sleep(lockPoll)
 	}

@@ -65,10 +65,3 @@ func (c *Crash) Updates() int { return int(c.calls.Load()) }
 
 // Commits implements state.Stats, if the store below does.
 func (c *Crash) Commits() int64 { return commits(c.Store) }
-
-func commits(s state.Store) int64 {
-	if st, ok := s.(state.Stats); ok {
-		return st.Commits()
-	}
-	return 0
-}

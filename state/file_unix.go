@@ -32,3 +32,12 @@ func tryLock(path string) (*os.File, error) {
 	}
 	return f, nil
 }
+
+// syncDir makes the names in a directory durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
