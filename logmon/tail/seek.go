@@ -52,17 +52,19 @@ func (r *Reader) read(b []byte) (int, error) {
 	if err != io.EOF {
 		return 0, err
 	}
-	// Somebody emptied the file: what the writer appends from now on is new.
-	if st, err := r.cur.Stat(); err == nil && st.Size() < r.at.off {
-		r.at.off = 0
+	if st, err := r.cur.Stat(); err == nil {
+		if st.Size() < r.at.off { // emptied by somebody: what is appended now is new
+			r.at.off = 0
+		}
+		r.unnamed = logdir.Links(st) == 0
 	}
 	return 0, nil
 }
 
 // open makes n the current file. One that is no log file, or is gone by now, is
 // passed over.
-func (r *Reader) open(n int64) error {
-	f, _, err := logdir.OpenFile(r.root, r.cfg.Base, n, os.O_RDONLY)
+func (r *Reader) open(root *os.Root, n int64) error {
+	f, _, err := logdir.OpenFile(root, r.cfg.Base, n, os.O_RDONLY)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -74,7 +76,7 @@ func (r *Reader) open(n int64) error {
 	if r.cur != nil {
 		_ = r.cur.Close()
 	}
-	r.cur, r.at = f, pos{n, 0}
+	r.cur, r.at, r.unnamed = f, pos{n, 0}, false
 	return nil
 }
 
@@ -89,7 +91,12 @@ func (r *Reader) start(f *os.File, n, off int64) {
 // seek sets the place to begin and, without Follow, the end.
 func (r *Reader) seek(ctx context.Context) error {
 	r.end = pos{-1, 0}
-	have, err := logdir.Indices(r.root, r.cfg.Base)
+	root, err := logdir.Open(r.cfg.Dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	have, err := logdir.Indices(root, r.cfg.Base)
 	if err != nil || len(have) == 0 {
 		return err
 	}
@@ -105,7 +112,7 @@ func (r *Reader) seek(ctx context.Context) error {
 	// Newest first: the end is set by the newest, and what is looked for from
 	// the end is found without touching older files.
 	for i := len(have) - 1; i >= 0 && !found; i-- {
-		f, st, err := logdir.OpenFile(r.root, r.cfg.Base, have[i], os.O_RDONLY)
+		f, st, err := logdir.OpenFile(root, r.cfg.Base, have[i], os.O_RDONLY)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -128,15 +135,15 @@ func (r *Reader) seek(ctx context.Context) error {
 		found = ok
 	}
 	if tail == nil {
-		return r.forward(have, r.cfg.Offset)
+		return r.forward(root, have, r.cfg.Offset)
 	}
 	return nil
 }
 
 // forward goes to the byte off from the start.
-func (r *Reader) forward(have []int64, off int64) error {
+func (r *Reader) forward(root *os.Root, have []int64, off int64) error {
 	for _, n := range have {
-		f, st, err := logdir.OpenFile(r.root, r.cfg.Base, n, os.O_RDONLY)
+		f, st, err := logdir.OpenFile(root, r.cfg.Base, n, os.O_RDONLY)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

@@ -83,7 +83,6 @@ type pos struct{ n, off int64 }
 // called from any.
 type Reader struct {
 	cfg   Config
-	root  *os.Root
 	watch *fsnotify.Watcher // nil without Follow
 	end   pos               // without Follow
 	stop  func() bool       // of the context
@@ -91,10 +90,13 @@ type Reader struct {
 	once sync.Once
 	done chan struct{} // closed with cause set
 	why  error
+	last chan struct{} // closed by Finish
+	rest sync.Once
 
 	mu      sync.Mutex // held by Read while it works, and to close what is below
 	cur     *os.File   // file at.n; nil before the first
 	at      pos
+	unnamed bool // cur was found removed
 	skipped int64
 	closed  bool
 }
@@ -108,14 +110,10 @@ func Open(ctx context.Context, cfg Config) (*Reader, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
-	root, err := logdir.Open(cfg.Dir)
-	if err != nil {
-		return nil, err
-	}
-	r := &Reader{cfg: cfg, root: root, done: make(chan struct{}), stop: func() bool { return true }}
+	r := &Reader{cfg: cfg, done: make(chan struct{}), last: make(chan struct{}), stop: func() bool { return true }}
 	if cfg.Follow { // before the first look, so that nothing happens unseen
+		var err error
 		if r.watch, err = watchDir(cfg.Dir); err != nil {
-			_ = r.Close()
 			return nil, err
 		}
 	}
@@ -143,6 +141,21 @@ func (r *Reader) finish(why error) {
 	r.once.Do(func() { r.why = why; close(r.done) })
 }
 
+// Finish ends the following: Read goes on to what is on file by now, then it is
+// io.EOF. It is for a log that nobody writes any more. Idempotent; from any
+// goroutine; a reader that does not follow is none the wiser.
+func (r *Reader) Finish() { r.rest.Do(func() { close(r.last) }) }
+
+// finished says whether Finish was called.
+func (r *Reader) finished() bool {
+	select {
+	case <-r.last:
+		return true
+	default:
+		return false
+	}
+}
+
 // Close ends a waiting Read with os.ErrClosed and frees all. Idempotent.
 func (r *Reader) Close() error {
 	r.finish(os.ErrClosed)
@@ -157,9 +170,9 @@ func (r *Reader) Close() error {
 		_ = r.cur.Close() // only read
 	}
 	if r.watch != nil {
-		_ = r.watch.Close()
+		return r.watch.Close()
 	}
-	return r.root.Close()
+	return nil
 }
 
 // Skipped returns how many files were removed before they could be read.
@@ -170,8 +183,9 @@ func (r *Reader) Skipped() int64 {
 }
 
 // Read returns bytes of one file at a time. At the end it is io.EOF or, when
-// following, waits; io.EOF comes then only when the directory has gone. After
-// the end of the context it is the context's cause, after Close os.ErrClosed.
+// following, waits; io.EOF comes then only after Finish or when the directory
+// has gone. After the end of the context it is the context's cause, after Close
+// os.ErrClosed.
 func (r *Reader) Read(b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
@@ -182,11 +196,12 @@ func (r *Reader) Read(b []byte) (int, error) {
 			return 0, r.why
 		default:
 		}
+		last := r.finished() // before the look: all that was there then is seen
 		n, err := r.next(b)
 		if n > 0 || err != nil {
 			return n, err
 		}
-		if !r.cfg.Follow {
+		if last || !r.cfg.Follow {
 			return 0, io.EOF
 		}
 		if err := r.wait(); err != nil {
@@ -210,27 +225,49 @@ func (r *Reader) next(b []byte) (int, error) {
 		if !r.cfg.Follow && r.expected() > r.end.n {
 			return 0, nil
 		}
-		have, err := logdir.Indices(r.root, r.cfg.Base)
-		if errors.Is(err, fs.ErrNotExist) { // the directory was removed
-			r.finish(io.EOF)
-			return 0, io.EOF
-		}
-		if err != nil {
-			return 0, err
-		}
-		n, ok := atLeast(have, r.expected())
-		if !ok || (!r.cfg.Follow && n > r.end.n) {
-			return 0, nil
-		}
-		// The writer finished this file before it made the next one: what came
-		// between the read above and the look at the directory is read first.
-		if k, err := r.read(b); k > 0 || err != nil {
-			return k, err
-		}
-		if err := r.open(n); err != nil {
-			return 0, err
+		more, n, err := r.advance(b)
+		if n > 0 || err != nil || !more {
+			return n, err
 		}
 	}
+}
+
+// advance opens the next file, if there is one, or returns the last bytes of
+// the current one. The directory is opened for each look: held open, its removal
+// would never be told.
+func (r *Reader) advance(b []byte) (more bool, n int, err error) {
+	root, err := logdir.Open(r.cfg.Dir)
+	if err != nil {
+		return false, 0, r.removed(err)
+	}
+	defer func() { _ = root.Close() }()
+	have, err := logdir.Indices(root, r.cfg.Base)
+	if err != nil {
+		return false, 0, r.removed(err)
+	}
+	next, ok := atLeast(have, r.expected())
+	if !ok || (!r.cfg.Follow && next > r.end.n) {
+		if r.unnamed { // likewise
+			_ = r.cur.Close()
+			r.cur, r.at, r.unnamed = nil, pos{r.at.n + 1, 0}, false
+		}
+		return false, 0, nil
+	}
+	// The writer finished this file before it made the next one: what came
+	// between the last read and the look at the directory is read first.
+	if n, err := r.read(b); n > 0 || err != nil {
+		return true, n, err
+	}
+	return true, 0, r.open(root, next)
+}
+
+// removed makes the end of a directory the end of the log.
+func (r *Reader) removed(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		r.finish(io.EOF)
+		return io.EOF
+	}
+	return err
 }
 
 // wait returns nil when there may be something new.
@@ -239,6 +276,8 @@ func (r *Reader) wait() error {
 		select {
 		case <-r.done:
 			return r.why
+		case <-r.last:
+			return nil
 		case e, ok := <-r.watch.Events:
 			if !ok { // Close
 				<-r.done
@@ -248,7 +287,7 @@ func (r *Reader) wait() error {
 				r.finish(io.EOF)
 				return io.EOF
 			}
-			if _, ok := logdir.Index(filepath.Base(e.Name), r.cfg.Base); ok && e.Has(fsnotify.Create|fsnotify.Write) {
+			if _, ok := logdir.Index(filepath.Base(e.Name), r.cfg.Base); ok && e.Op != fsnotify.Chmod {
 				return nil
 			}
 		case err, ok := <-r.watch.Errors:

@@ -332,3 +332,23 @@ func FuzzPlaces(f *testing.F) {
 		require.Equal(t, tail, all(t, Config{Dir: dir, Base: base, Lines: n}))
 	})
 }
+
+// What was written before Finish is read, across files, and then it ends: also
+// for a reader that waits.
+func TestFinish(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, 0, "one\n")
+	r, err := Open(within(t), Config{Dir: dir, Base: base, Follow: true})
+	require.NoError(t, err)
+	defer r.Close()
+	want(t, r, "one\n")
+	rest := make(chan string, 1)
+	go func() {
+		b, _ := io.ReadAll(r)
+		rest <- string(b)
+	}()
+	write(t, dir, 1, "two\n", "three\n")
+	r.Finish()
+	r.Finish()
+	require.Equal(t, "two\nthree\n", <-rest)
+}

@@ -89,7 +89,7 @@ func OpenFile(root *os.Root, base string, n int64, flag int) (*os.File, fs.FileI
 		return nil, nil, err
 	}
 	st, err := f.Stat()
-	if err == nil && (!os.SameFile(before, st) || links(st) > 1) {
+	if err == nil && (!os.SameFile(before, st) || Links(st) > 1) {
 		err = &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 	}
 	if err != nil {

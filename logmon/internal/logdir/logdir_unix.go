@@ -13,7 +13,8 @@ import (
 // openFlags keep the open of a name that a FIFO was put under from blocking.
 const openFlags = syscall.O_NONBLOCK
 
-func links(fi fs.FileInfo) uint64 {
+// Links returns how many names a file has.
+func Links(fi fs.FileInfo) uint64 {
 	if st, ok := fi.Sys().(*syscall.Stat_t); ok {
 		return uint64(st.Nlink)
 	}
