@@ -1,0 +1,208 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+package driverconfig
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/nodekeep/nodekeep/driver"
+	"github.com/nodekeep/nodekeep/spec"
+	"github.com/zclconf/go-cty/cty"
+	"github.com/zclconf/go-cty/cty/convert"
+)
+
+// faults collects the errors of one config.
+type faults struct {
+	origin map[string]spec.Origin
+	vars   map[string]string
+	errs   []*Error
+}
+
+// err joins what was found, by path: hcldec goes through maps in any order.
+func (f *faults) err() error {
+	slices.SortStableFunc(f.errs, func(a, b *Error) int {
+		return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.Problem, b.Problem))
+	})
+	var errs []error
+	for _, e := range slices.CompactFunc(f.errs, func(a, b *Error) bool { return *a == *b }) {
+		errs = append(errs, e)
+	}
+	return errors.Join(errs...)
+}
+
+// add reports a problem at path, with the nearest origin that is known.
+func (f *faults) add(path []string, problem string) {
+	e := &Error{Path: showPath(path), Problem: problem}
+	for n := len(path); n >= 0; n-- {
+		if o, ok := f.origin[strings.Join(path[:n], ".")]; ok {
+			e.Origin = o
+			break
+		}
+	}
+	f.errs = append(f.errs, e)
+}
+
+// read decodes raw, which is an object or nothing.
+func (f *faults) read(raw json.RawMessage) map[string]any {
+	if len(bytes.TrimSpace(raw)) == 0 {
+		return map[string]any{}
+	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	var v map[string]any
+	err := dec.Decode(&v)
+	if err == nil {
+		if _, more := dec.Token(); more != io.EOF {
+			err = fmt.Errorf("there is more after it")
+		}
+	}
+	if err != nil {
+		f.add(nil, "is not a JSON object: "+err.Error())
+	}
+	f.bounded(v, nil)
+	if v == nil {
+		v = map[string]any{}
+	}
+	return v
+}
+
+// body checks the names in one body and brings what is below them into the form
+// hcldec reads: people write a block once, many times or as an attribute, and a
+// map as a block, without knowing which of them the driver declared.
+func (f *faults) body(fields map[string]*field, v map[string]any, path []string) map[string]any {
+	out := map[string]any{}
+	for _, name := range slices.Sorted(maps.Keys(v)) {
+		at := append(slices.Clone(path), name)
+		fl := fields[name]
+		switch {
+		case name == "//": // a comment, in JSON
+		case fl == nil && len(fields) == 0:
+			f.add(at, "is unknown; nothing is allowed here")
+		case fl == nil:
+			f.add(at, "is unknown; allowed: "+strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
+		case v[name] == nil: // as if it were not there
+		case fl.kind == driver.KindAttr:
+			out[name] = fl.attr(v[name])
+		default:
+			out[name] = f.block(fl, v[name], at, fl.labels)
+		}
+	}
+	return out
+}
+
+// attr is v as an attribute of the field's type: blocks of a map are merged, and
+// one map where a list of them is wanted is a list.
+func (fl *field) attr(v any) any {
+	t := fl.typ
+	switch v := v.(type) {
+	case []any:
+		if !t.IsMapType() && !t.IsObjectType() {
+			return v
+		}
+		merged := map[string]any{}
+		for _, e := range v {
+			m, ok := e.(map[string]any)
+			if !ok {
+				return v
+			}
+			maps.Copy(merged, m)
+		}
+		return merged
+	case map[string]any:
+		if (t.IsListType() || t.IsSetType()) && (t.ElementType().IsMapType() || t.ElementType().IsObjectType()) {
+			return []any{v}
+		}
+	}
+	return v
+}
+
+// block is v as a list of bodies, below labels more levels of names.
+func (f *faults) block(fl *field, v any, path []string, labels int) any {
+	list, ok := v.([]any)
+	if !ok {
+		list = []any{v}
+	}
+	out := []any{}
+	for i, e := range list {
+		at := path
+		if ok {
+			at = append(slices.Clone(path), strconv.Itoa(i))
+		}
+		m, isMap := e.(map[string]any)
+		switch {
+		case !isMap:
+			f.add(at, "is a block, not a value")
+		case i > 0 && (fl.kind == driver.KindBlock || fl.kind == driver.KindBlockAttrs):
+			f.add(at, "is a second block where one is allowed")
+		case labels > 0:
+			labelled := map[string]any{}
+			for _, label := range slices.Sorted(maps.Keys(m)) {
+				labelled[label] = f.block(fl, m[label], append(slices.Clone(at), label), labels-1)
+			}
+			out = append(out, labelled)
+		case fl.kind == driver.KindBlockAttrs:
+			out = append(out, m)
+		default:
+			out = append(out, f.body(fl.nested, m, at))
+		}
+	}
+	return out
+}
+
+// diagnostics adds what hcldec found in src, at the paths it was found at.
+func (f *faults) diagnostics(src []byte, diags hcl.Diagnostics) {
+	index := spans(src)
+	for _, d := range diags {
+		if d.Severity != hcl.DiagError {
+			continue
+		}
+		var path []string
+		if d.Subject != nil {
+			path = index.at(d.Subject.Start.Byte)
+		}
+		text := d.Summary
+		if d.Detail != "" {
+			text += ": " + d.Detail
+		}
+		if d.Expression != nil {
+			var names []string
+			for _, v := range d.Expression.Variables() {
+				names = append(names, "${"+traversal(v)+"}")
+			}
+			slices.Sort(names)
+			if names = slices.Compact(names); len(names) > 0 {
+				text += " (in " + strings.Join(names, ", ") + ")"
+			}
+		}
+		f.add(path, text)
+	}
+}
+
+// traversal writes a name as it stands among flat names: a.b.0.
+func traversal(t hcl.Traversal) string {
+	var b strings.Builder
+	for _, step := range t {
+		switch s := step.(type) {
+		case hcl.TraverseRoot:
+			b.WriteString(s.Name)
+		case hcl.TraverseAttr:
+			b.WriteString("." + s.Name)
+		case hcl.TraverseIndex:
+			if key, err := convert.Convert(s.Key, cty.String); err == nil && key.IsKnown() && !key.IsNull() {
+				b.WriteString("." + key.AsString())
+			}
+		}
+	}
+	return b.String()
+}
