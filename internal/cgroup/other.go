@@ -1,0 +1,40 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build !linux
+
+package cgroup
+
+import "errors"
+
+type root struct {
+	mode Mode
+	dir  string
+}
+
+func candidates(string) ([]root, string) { return nil, "this system has no cgroups" }
+
+func (t *Tree) enable(string) {}
+
+// Make is not there on this system.
+func Make(string) error { return errors.ErrUnsupported }
+
+// Kill does nothing: no path is a cgroup on this system.
+func Kill(string) {}
+
+// Remove is not there on this system; no path is no error.
+func Remove(path string) error {
+	if path == "" {
+		return nil
+	}
+	return errors.ErrUnsupported
+}
+
+// Procs returns none: no path is a cgroup on this system.
+func Procs(string) []int { return nil }
+
+// OOMKills knows nothing: no path is a cgroup on this system.
+func OOMKills(string) (n int, ok bool) { return 0, false }
+
+func children(string) []string { return nil }
+func rmdir(string) error       { return errors.ErrUnsupported }

@@ -1,0 +1,171 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+)
+
+// client is one connection to a supervisor. It is ended by Close, by the
+// supervisor's end and by an answer that makes no sense; calls under way then
+// fail with ErrClosed.
+type client struct {
+	f    *os.File
+	pid  int // of a supervisor this process started, to be reaped when it ends
+	end  chan struct{}
+	used bool // guarded by Scope.mu: it was the scope's connection, and its end is unasked
+
+	wmu   sync.Mutex // orders writes
+	mu    sync.Mutex
+	seq   uint32
+	calls map[uint32]*call // nil once ended
+}
+
+// call is one request under way. Any number may wait for it.
+type call struct {
+	done chan struct{}
+	r    reply
+	err  error
+}
+
+func newClient(f *os.File, pid int) *client {
+	return &client{f: f, pid: pid, end: make(chan struct{}), calls: map[uint32]*call{}}
+}
+
+func (c *client) close() { _ = c.f.Close() }
+
+func (c *client) ended() bool {
+	select {
+	case <-c.end:
+		return true
+	default:
+		return false
+	}
+}
+
+// run reads answers until the connection ends.
+func (c *client) run() {
+	var buf []byte
+	for {
+		b, err := readFrame(c.f, &buf, maxReply)
+		if err != nil {
+			break
+		}
+		r, ok := decodeReply(b)
+		if !ok {
+			break
+		}
+		if cap(buf) > 64<<10 {
+			buf = nil
+		}
+		c.mu.Lock()
+		k := c.calls[r.id]
+		delete(c.calls, r.id)
+		c.mu.Unlock()
+		if k != nil {
+			k.r, k.err = r, r.err
+			close(k.done)
+		}
+	}
+	_ = c.f.Close()
+	c.mu.Lock()
+	left := c.calls
+	c.calls = nil
+	c.mu.Unlock()
+	for _, k := range left {
+		k.err = ErrClosed
+		close(k.done)
+	}
+	reapSupervisors(c.pid)
+	close(c.end)
+}
+
+// send sends one request. It fails through the call, never at once.
+func (c *client) send(kind uint8, fill func(*enc)) *call {
+	k := &call{done: make(chan struct{})}
+	c.mu.Lock()
+	if c.calls == nil {
+		c.mu.Unlock()
+		k.err = ErrClosed
+		close(k.done)
+		return k
+	}
+	c.seq++
+	id := c.seq
+	c.calls[id] = k
+	c.mu.Unlock()
+	e := newFrame(kind, id)
+	if fill != nil {
+		fill(e)
+	}
+	b := e.done()
+	if len(b)-4 > maxRequest {
+		c.forget(id, k, errors.New("supervisor: the request is "+itoa(len(b))+" bytes long, the limit is "+itoa(maxRequest)))
+		return k
+	}
+	c.wmu.Lock()
+	_, err := c.f.Write(b)
+	c.wmu.Unlock()
+	if err != nil {
+		_ = c.f.Close()
+		c.forget(id, k, ErrClosed)
+	}
+	return k
+}
+
+// forget ends a call that has not been answered.
+func (c *client) forget(id uint32, k *call, err error) {
+	c.mu.Lock()
+	mine := c.calls[id] == k
+	delete(c.calls, id)
+	c.mu.Unlock()
+	if mine {
+		k.err = err
+		close(k.done)
+	}
+}
+
+// await waits for the answer, for the end of ctx or for stop.
+func (k *call) await(ctx context.Context, stop <-chan struct{}) (reply, error) {
+	select {
+	case <-k.done:
+		return k.r, k.err
+	default:
+	}
+	select {
+	case <-k.done:
+		return k.r, k.err
+	case <-ctx.Done():
+		return reply{}, context.Cause(ctx)
+	case <-stop:
+		return reply{}, ErrClosed
+	}
+}
+
+// answer waits for the answer or for stop.
+func (k *call) answer(stop <-chan struct{}) (reply, error) {
+	select {
+	case <-k.done:
+		return k.r, k.err
+	case <-stop:
+		return reply{}, ErrClosed
+	}
+}
+
+// one takes the one status of the asked task out of a reply: an answer is never
+// taken on trust, a supervisor of another version may have misunderstood.
+func one(r reply, err error, id string) (Status, error) {
+	if err != nil {
+		return Status{}, err
+	}
+	for _, st := range r.statuses {
+		if st.ID == id {
+			return st, nil
+		}
+	}
+	return Status{}, errors.New("supervisor: the answer is not about task " + quote(id))
+}

@@ -1,0 +1,67 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package supervisor is the helper process that forks tasks, reaps them, pumps
+// their logs and remembers their exits, and the client an agent drives it with.
+//
+// One supervisor serves one scope (an alloc, a task or a whole node). A scope
+// is a directory below the pool's, best on tmpfs:
+//
+//	lock       flock'ed by the supervisor for as long as it lives
+//	sock       its socket, 0600: bound by the agent, inherited by the supervisor
+//	journal    what was started and how it ended, append only
+//	io/        the FIFO pairs of the scope's tasks: <task>.stdout, <task>.stderr
+//	log        the supervisor's own stderr
+//
+// What a task's life looks like from both sides:
+//
+//	agent                     supervisor                     task
+//	Logs(task)  ───────────▶  FIFO pair, readers, pumps
+//	Start(spec) ───────────▶  B in the journal ── fork ────▶ runs, 3 descriptors
+//	            ◀── pid, start time ── S                     writes into the FIFO
+//	Wait(id)    ───────────▶  (held, no goroutine)
+//	                          reaps, drains the FIFOs, X ◀── exits
+//	            ◀── code ──
+//	Destroy(id) ───────────▶  kills what is left, D
+//	EndLogs, Release ──────▶  leaves nothing
+//
+// An agent that dies loses nothing: the supervisor is in a session of its own,
+// holds no pipe of the agent's, and keeps results until Destroy. A supervisor
+// that dies loses nothing either: the lock says so, the next one reads the
+// journal and adopts every task whose pid, start time and boot id match. The
+// tasks hold their FIFOs open for reading as well, so no write of theirs fails.
+//
+// The program of a supervisor is the host's own, started again: the package's
+// init looks for a private argv[0] and a cookie and never returns if it finds
+// them. That is why this package and all it imports are the standard library
+// only, and little of it: it runs before main in every program that links it.
+//
+// Only Linux has supervisors; NewPool says so elsewhere.
+package supervisor
+
+import "errors"
+
+// Version is the protocol version this build speaks. Kinds and fields are only
+// ever added, a reader skips tags it does not know, and a new field must be
+// safe to ignore: an agent works with supervisors up to two versions older.
+const Version = 1
+
+var (
+	// ErrNotFound says that the supervisor knows no task of that ID. It says
+	// nothing about processes: what proves one is gone is Adopt.
+	ErrNotFound = errors.New("supervisor: task not found")
+	// ErrClosed says that the connection ended during the call and that the call
+	// may or may not have been carried out; the task may well be alive. After
+	// Pool.Close and Scope.Release every call returns it.
+	ErrClosed = errors.New("supervisor: connection closed")
+	// ErrForeignScope says that the scope belongs to another user. Nothing was
+	// sent; the tasks are alive or not, this process cannot know.
+	ErrForeignScope = errors.New("supervisor: scope belongs to another user")
+	// ErrNotProved is the answer to Adopt when nothing carries the identity: the
+	// process is gone, or its pid is another one's, and no record tells its exit.
+	ErrNotProved = errors.New("supervisor: no process of that identity")
+	// ErrBusy is the answer to Release while the scope holds tasks.
+	ErrBusy = errors.New("supervisor: scope still holds tasks")
+	// ErrUnsupported says that the supervisor is older than the request.
+	ErrUnsupported = errors.New("supervisor: too old for this request")
+)

@@ -1,0 +1,122 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+package supervisor
+
+import (
+	"hash/fnv"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Without a cgroup a task carries a mark that all its descendants inherit,
+// whatever they do to their session, environment and descriptors: the soft limit
+// of RLIMIT_RTTIME, a number of microseconds (150,000 years and more) that no
+// process ever reaches. It follows from the scope and the task's ID, so it is
+// known before the fork and after every crash.
+
+const markBit = 1 << 62
+
+func hash(s string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(s))
+	return h.Sum64()
+}
+
+func markOf(dir, id string) uint64 { return markBit | hash(dir+"\x00"+id)>>2 }
+
+// setMark sets the limit of this process, which the next child inherits; 0 is
+// none. Where the host has lowered the hard limit there are no marks.
+func setMark(mark uint64) {
+	const rlimitRTTime = 15
+	var l syscall.Rlimit
+	if syscall.Getrlimit(rlimitRTTime, &l) != nil {
+		return
+	}
+	if l.Cur = mark; mark == 0 {
+		l.Cur = l.Max
+	}
+	_ = syscall.Setrlimit(rlimitRTTime, &l)
+}
+
+// markedWith returns the mark of a process, 0 if it has none.
+func markedWith(pid int) uint64 {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/limits")
+	if err != nil {
+		return 0
+	}
+	_, rest, ok := strings.Cut(string(b), "Max realtime timeout")
+	if !ok {
+		return 0
+	}
+	f := strings.Fields(rest)
+	if len(f) == 0 {
+		return 0
+	}
+	n, err := strconv.ParseUint(f[0], 10, 64)
+	if err != nil || n&markBit == 0 || n >= 2*markBit {
+		return 0
+	}
+	return n
+}
+
+// sweep kills every process with the mark, and every member of the session that
+// the process (pid, start) leads, as long as that one keeps the number taken. It
+// returns how many it found.
+func sweep(mark uint64, pid int, start uint64) (found int) {
+	session := ""
+	if pid != 0 && startOf(pid) == start {
+		session = strconv.Itoa(pid)
+	}
+	d, err := os.Open("/proc")
+	if err != nil {
+		return 0
+	}
+	names, _ := d.Readdirnames(-1)
+	_ = d.Close()
+	for _, name := range names {
+		p, err := strconv.Atoi(name)
+		if err != nil || p <= 1 || p == os.Getpid() {
+			continue
+		}
+		st := procStat(p)
+		if st == nil || st[statState] == "Z" || st[statState] == "X" {
+			continue
+		}
+		if (session == "" || st[statSession] != session) && (mark == 0 || markedWith(p) != mark) {
+			continue
+		}
+		found++
+		began, _ := strconv.ParseUint(st[statStart], 10, 64)
+		killExactly(p, began)
+	}
+	return found
+}
+
+// sweepAll kills all that carries the mark until nothing is left, and returns
+// what does not die.
+func sweepAll(mark uint64) (left int) {
+	end := time.Now().Add(destroyBound)
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		if left = sweep(mark, 0, 0); left == 0 || time.Now().After(end) {
+			return left
+		}
+		time.Sleep(pause)
+	}
+}
+
+// killExactly kills one process and never another that has its pid by now.
+func killExactly(pid int, start uint64) {
+	const sysPidfdSendSignal = 424
+	fd, _, e := syscall.Syscall(sysPidfdOpen, uintptr(pid), 0, 0)
+	if e != 0 {
+		return
+	}
+	if startOf(pid) == start {
+		_, _, _ = syscall.Syscall6(sysPidfdSendSignal, fd, uintptr(syscall.SIGKILL), 0, 0, 0, 0)
+	}
+	_ = syscall.Close(int(fd))
+}

@@ -1,0 +1,303 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+package supervisor
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+
+	"github.com/nodekeep/nodekeep/logmon"
+)
+
+// pair is the two FIFOs of one task, from the first Logs to EndLogs.
+type pair struct {
+	spec    LogSpec
+	streams [2]*stream    // stdout, stderr
+	gone    chan struct{} // not nil while EndLogs is at work; closed by it
+}
+
+// stream is one FIFO and the pump behind it. We hold it open for writing, so
+// its reader never meets an end.
+type stream struct {
+	path  string
+	files logmon.RotateConfig
+	rot   *logmon.Rotator
+	pump  *logmon.Pump
+	done  chan struct{} // the pump has ended
+	keep  io.Closer
+	away  bool // the pump reads another pipe than the FIFO: an adopted task's
+}
+
+var suffixes = [2]string{".stdout", ".stderr"}
+
+func (s *server) answerLogs(c *conn, r request) {
+	p, err := s.logs(r.logSpec())
+	e := newReply(r.id, err)
+	if err == nil {
+		e.str(tStdout, p.streams[0].path).str(tStderr, p.streams[1].path)
+	}
+	c.send(e)
+}
+
+// logs returns the pair of a task, made if need be.
+func (s *server) logs(l LogSpec) (*pair, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.pairs[l.Task] != nil && s.pairs[l.Task].gone != nil {
+		gone := s.pairs[l.Task].gone
+		s.mu.Unlock()
+		<-gone
+		s.mu.Lock()
+	}
+	if s.leaving {
+		return nil, failed("supervisor: leaving", ErrUnsupported)
+	}
+	p := s.pairs[l.Task]
+	if p == nil {
+		p = &pair{spec: l}
+		if err := s.openPair(p); err != nil {
+			return nil, err
+		}
+		s.pairs[l.Task] = p
+		return p, s.note(logLine(l))
+	}
+	if p.spec.Dir != l.Dir {
+		return nil, errors.New("supervisor: the logs of " + l.Task + " go to " + p.spec.Dir + ", not to " + l.Dir)
+	}
+	if p.spec.MaxSize != l.MaxSize || p.spec.MaxFiles != l.MaxFiles {
+		p.spec = l
+		for _, st := range p.streams {
+			st.files.MaxSize, st.files.MaxFiles = l.MaxSize, l.MaxFiles
+			st.rot.SetLimits(l.MaxSize, l.MaxFiles)
+		}
+		return p, s.note(logLine(l))
+	}
+	return p, nil
+}
+
+// openPair makes or reopens the FIFOs and starts the pumps. A failure leaves
+// nothing open; a FIFO that an earlier life left is used again. Called with the
+// lock held.
+func (s *server) openPair(p *pair) error {
+	if len(escapeName(p.spec.Task)) > maxName {
+		return errors.New("supervisor: the task's name is too long: " + p.spec.Task)
+	}
+	if err := s.makeIO(p.spec.UID); err != nil {
+		return err
+	}
+	for i := range p.streams {
+		st, err := s.openStream(p.spec, i)
+		if err != nil {
+			if i == 1 {
+				p.streams[0].end()
+				_ = os.Remove(p.streams[0].path)
+			}
+			return failed("supervisor: logs of "+p.spec.Task, err)
+		}
+		p.streams[i] = st
+	}
+	return nil
+}
+
+func (s *server) openStream(l LogSpec, i int) (*stream, error) {
+	st := &stream{
+		path:  s.dir + "/io/" + escapeName(l.Task) + suffixes[i],
+		files: logmon.RotateConfig{Dir: l.Dir, Base: l.Task + suffixes[i], MaxSize: l.MaxSize, MaxFiles: l.MaxFiles},
+	}
+	err := logmon.Create(st.path, logmon.Owner{UID: l.UID, GID: l.GID})
+	if errors.Is(err, fs.ErrExist) {
+		err = os.Lchown(st.path, l.UID, l.GID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	r, err := logmon.OpenReader(st.path)
+	if err == nil {
+		if st.keep, err = logmon.OpenWriter(st.path); err != nil {
+			_ = r.Close()
+		}
+	}
+	if err != nil {
+		_ = os.Remove(st.path)
+		return nil, err
+	}
+	if orphan := s.orphan(st.path); orphan != nil {
+		_ = r.Close() // read once the adopted task is gone
+		st.away = true
+		st.read(orphan)
+	} else {
+		st.read(r)
+	}
+	return st, nil
+}
+
+// makeIO makes the directory of the FIFOs. A writer of another user gets here by
+// path, so for one the way is opened; the socket and the journal stay ours.
+func (s *server) makeIO(uid int) error {
+	if err := os.Mkdir(s.dir+"/io", 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
+		return failed("supervisor: logs", err)
+	}
+	if uid == 0 || uid == os.Geteuid() {
+		return nil
+	}
+	for _, dir := range []string{s.dir + "/..", s.dir, s.dir + "/io"} {
+		if st, err := os.Stat(dir); err == nil && st.Mode()&0o011 != 0o011 {
+			if err := os.Chmod(dir, st.Mode().Perm()|0o011); err != nil {
+				return failed("supervisor: logs", err)
+			}
+		}
+	}
+	return nil
+}
+
+// read makes the stream read r from now on, once what it read before is on file.
+func (st *stream) read(r io.ReadCloser) {
+	before := st.done
+	if st.pump != nil {
+		st.pump.Close()
+	}
+	st.rot = logmon.NewRotator(st.files)
+	path := st.path
+	st.pump = logmon.NewPump(r, st.rot, func(msg string) { println("supervisor:", path+":", msg) })
+	done, pump := make(chan struct{}), st.pump
+	st.done = done
+	go func() {
+		defer close(done)
+		if before != nil {
+			<-before
+		}
+		pump.Run()
+	}()
+}
+
+// end closes the pump, which ends once it has all that is in the pipe now.
+func (st *stream) end() {
+	st.pump.Close()
+	_ = st.keep.Close()
+}
+
+// endLogs brings what is in a task's pair to file and removes it.
+func (s *server) endLogs(name string) {
+	s.mu.Lock()
+	p := s.pairs[name]
+	if p == nil || p.gone != nil {
+		s.mu.Unlock()
+		if p != nil {
+			<-p.gone
+		}
+		return
+	}
+	p.gone = make(chan struct{})
+	s.mu.Unlock()
+	for _, st := range p.streams {
+		st.end()
+		_ = os.Remove(st.path)
+	}
+	for _, st := range p.streams {
+		<-st.done
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.pairs, name)
+	close(p.gone)
+	if err := s.note(line("E", name)); err != nil {
+		println(err.Error())
+	}
+	if len(s.tasks) == 0 && len(s.pairs) == 0 {
+		if err := s.renewJournal(); err != nil {
+			println("supervisor: journal:", err.Error())
+		}
+	}
+}
+
+// streamsOf returns the streams of ours that the task writes to. Called with the
+// lock held.
+func (s *server) streamsOf(t *task) (l []*stream) {
+	for i, path := range []string{t.spec.Stdout, t.spec.Stderr} {
+		if path == "" || i == 1 && path == t.spec.Stdout {
+			continue
+		}
+		if st := s.streamAt(path); st != nil {
+			l = append(l, st)
+		}
+	}
+	return l
+}
+
+func (s *server) streamAt(path string) *stream {
+	for _, p := range s.pairs {
+		for _, st := range p.streams {
+			if st != nil && st.path == path {
+				return st
+			}
+		}
+	}
+	return nil
+}
+
+// follow finds the pipes of a process that is being adopted by proof. One that
+// has lost its name is reached through the process alone. Called with the lock
+// held.
+func (s *server) follow(t *task) {
+	for i, path := range []string{t.spec.Stdout, t.spec.Stderr} {
+		if path == "" || i == 1 && path == t.spec.Stdout {
+			continue
+		}
+		link := "/proc/" + itoa(t.st.PID) + "/fd/" + itoa(i+1)
+		if to, err := os.Readlink(link); err != nil || to != path+" (deleted)" {
+			continue
+		}
+		fd, err := syscall.Open(link, syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
+		if err != nil {
+			println("supervisor: output of", t.spec.ID+":", err.Error())
+			continue
+		}
+		f := os.NewFile(uintptr(fd), path)
+		if st := s.streamAt(path); st != nil {
+			st.away = true
+			st.read(f)
+		} else {
+			t.outs[i] = f // for Logs to come
+		}
+	}
+}
+
+// orphan takes the pipe that an adopted task still writes to under that path.
+func (s *server) orphan(path string) io.ReadCloser {
+	for _, t := range s.tasks {
+		for i, p := range []string{t.spec.Stdout, t.spec.Stderr} {
+			if f := t.outs[i]; f != nil && p == path {
+				t.outs[i] = nil
+				return f
+			}
+		}
+	}
+	return nil
+}
+
+// restoreStreams lets the streams of a task that is over read their FIFOs again.
+// Called with the lock held.
+func (s *server) restoreStreams(t *task) {
+	for i, f := range t.outs {
+		if f != nil {
+			_ = f.Close()
+			t.outs[i] = nil
+		}
+	}
+	for _, st := range s.streamsOf(t) {
+		if !st.away {
+			continue
+		}
+		r, err := logmon.OpenReader(st.path)
+		if err != nil {
+			println("supervisor:", err.Error())
+			continue
+		}
+		st.away = false
+		st.read(r)
+	}
+}

@@ -1,0 +1,295 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+package supervisor
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"strconv"
+	"syscall"
+
+	"github.com/nodekeep/nodekeep/internal/cgroup"
+)
+
+const (
+	restarted = "machine restarted"
+	notSeen   = "exit not seen"
+)
+
+// openJournal takes over what an earlier supervisor of this scope left behind.
+// We hold the lock, so that one is dead, and so is every fork of its that had
+// not become a task: a child holds the lock until its exec.
+func (s *server) openJournal() error {
+	old, err := os.ReadFile(s.dir + "/journal")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return failed("journal", err)
+	}
+	j := parseJournal(string(old))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range j.logs {
+		p := &pair{spec: l}
+		if err := s.openPair(p); err != nil {
+			println(err.Error())
+			continue
+		}
+		s.pairs[l.Task] = p
+	}
+	for id, r := range j.tasks {
+		if r.st.PID == 0 {
+			// Died between B and S: whatever was forked is in the cgroup or
+			// carries the mark. Nobody was told that it started.
+			if r.st.BootID == s.boot {
+				s.endUnknown(r)
+			}
+			continue
+		}
+		t := newTask(r.spec, r.st.BootID)
+		t.mark, t.st = r.mark, r.st
+		t.st.Adopted = true
+		s.tasks[id] = t
+	}
+	if err := s.renewJournal(); err != nil {
+		return failed("journal", err)
+	}
+	for id, t := range s.tasks {
+		close(t.started)
+		switch {
+		case t.st.Exited:
+			close(t.done)
+		case t.st.BootID != s.boot:
+			s.exited(t, -1, 0, restarted)
+		default:
+			s.resume(t, j.tasks[id].killAt)
+		}
+	}
+	return nil
+}
+
+func (s *server) endUnknown(r *record) {
+	var err error
+	if r.spec.Cgroup != "" {
+		err = cgroup.Remove(r.spec.Cgroup)
+	} else if left := sweepAll(r.mark); left > 0 {
+		err = errors.New(itoa(left) + " processes do not die")
+	}
+	if err != nil {
+		println("supervisor: unfinished start of", r.spec.ID+":", err.Error())
+	}
+}
+
+// resume follows a journaled task again, and carries on a stop.
+func (s *server) resume(t *task, killAt int64) {
+	f, err := openPidfd(t.st.PID, t.st.Start)
+	if err != nil {
+		s.exited(t, -1, 0, notSeen)
+		return
+	}
+	s.watchExit(t, f)
+	if killAt != 0 {
+		s.armKill(t, killAt)
+	}
+}
+
+// watchExit waits for the end of a process that is not our child: the pidfd says
+// when, and the kernel may say how.
+func (s *server) watchExit(t *task, f *os.File) {
+	go func() {
+		defer func() { _ = f.Close() }()
+		ws, known, err := awaitPidfd(f, t.st.PID, t.st.Start)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		switch {
+		case err != nil:
+			s.exited(t, -1, 0, notSeen+": "+err.Error())
+		case !known:
+			s.exited(t, -1, 0, notSeen+": not our child, and the kernel does not tell")
+		default:
+			code, sig := decodeStatus(ws)
+			s.exited(t, code, sig, "")
+		}
+	}()
+}
+
+func (s *server) answerAdopt(c *conn, r request) {
+	s.mu.Lock()
+	t := s.tasks[r.ident.ID]
+	s.mu.Unlock()
+	if t != nil {
+		<-t.started
+	}
+	t, err := s.adopt(r.ident)
+	if err != nil {
+		c.send(newReply(r.id, err))
+		s.quitIfIdle()
+		return
+	}
+	s.mu.Lock()
+	c.send(about(r.id, t.st))
+	s.mu.Unlock()
+}
+
+// adopt makes a task known by what its process proves, or by the record of its
+// exit; a task that is known is returned if it is the same.
+func (s *server) adopt(i Identity) (*task, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.tasks[i.ID]; t != nil {
+		if t.st.PID != i.PID || t.st.Start != i.Start || t.st.BootID != i.BootID {
+			return nil, failed("supervisor: "+i.ID+" has another process, pid "+itoa(t.st.PID), ErrNotProved)
+		}
+		return t, nil
+	}
+	if s.leaving {
+		return nil, failed("supervisor: leaving", ErrUnsupported)
+	}
+	t := newTask(Spec{ID: i.ID, Cgroup: i.Cgroup, Stdout: i.Stdout, Stderr: i.Stderr, ExitDir: i.ExitDir}, i.BootID)
+	t.st.PID, t.st.Start, t.st.Adopted = i.PID, i.Start, true
+	t.mark = markOf(s.dir, i.ID)
+	f, err := s.prove(t)
+	st, recorded := readExit(t.spec.ExitDir, t.st)
+	if f == nil && !recorded {
+		return nil, failed("supervisor: adopt "+i.ID+": "+err.Error(), ErrNotProved)
+	}
+	t.recorded = recorded
+	s.tasks[i.ID] = t
+	close(t.started)
+	r := record{spec: t.spec, mark: t.mark, st: t.st}
+	if err := s.note(r.lines()); err != nil {
+		println(err.Error())
+	}
+	if f != nil {
+		s.follow(t)
+		s.watchExit(t, f)
+		return t, nil
+	}
+	s.exited(t, st.Code, st.Signal, st.Err)
+	t.res.OOMKilled, t.st.OOMKilled = st.OOMKilled, st.OOMKilled
+	return t, nil
+}
+
+// prove opens the process that the task's identity names.
+func (s *server) prove(t *task) (*os.File, error) {
+	if t.st.BootID != s.boot {
+		return nil, errors.New(restarted)
+	}
+	f, err := openPidfd(t.st.PID, t.st.Start)
+	if err != nil {
+		return nil, errors.New("pid " + itoa(t.st.PID) + " is gone or another process")
+	}
+	if m := markedWith(t.st.PID); m != 0 {
+		t.mark = m
+	}
+	s.endOlder(t.st.PID)
+	return f, nil
+}
+
+// endOlder ends an earlier supervisor of this scope that is still the parent of
+// a task: its lock file was removed, so it does not know of us, and two must
+// neither hold one task nor read one pipe.
+func (s *server) endOlder(pid int) {
+	st := procStat(pid)
+	if st == nil {
+		return
+	}
+	parent, _ := strconv.Atoi(st[statParent])
+	start := startOf(parent)
+	if parent <= 1 || parent == os.Getpid() || !s.isOlder(parent) {
+		return
+	}
+	f, err := openPidfd(parent, start)
+	if err != nil || !s.isOlder(parent) {
+		return
+	}
+	defer func() { _ = f.Close() }()
+	println("supervisor: ending an earlier one of this scope, pid", parent)
+	_ = syscall.Kill(parent, syscall.SIGKILL)
+	_, _, _ = awaitPidfd(f, parent, start)
+}
+
+func (s *server) isOlder(pid int) bool {
+	b, err := os.ReadFile("/proc/" + itoa(pid) + "/cmdline")
+	if err != nil || string(b) != argv0+"\x00"+s.dir+"\x00" {
+		return false
+	}
+	var st syscall.Stat_t
+	return syscall.Stat("/proc/"+itoa(pid), &st) == nil && int(st.Uid) == os.Geteuid()
+}
+
+// An exit that no agent was there to hear is also written to the task's ExitDir,
+// which outlives the machine. The agent asks for it with Adopt.
+
+func exitFile(dir, id string) string {
+	name := escapeName(id)
+	if len(name) > maxName {
+		name = name[:160] + "%~" + strconv.FormatUint(hash(id), 16)
+	}
+	return dir + "/" + name + ".exit"
+}
+
+// recordExits writes the exits that are not acknowledged, if nobody is
+// connected. Called with the lock held.
+func (s *server) recordExits() {
+	if s.conns > 0 {
+		return
+	}
+	for _, t := range s.tasks {
+		if t.spec.ExitDir == "" || !t.st.Exited || t.recorded {
+			continue
+		}
+		if err := writeExit(t.spec.ExitDir, t.st); err != nil {
+			println("supervisor: exit record:", err.Error())
+			continue
+		}
+		t.recorded = true
+	}
+}
+
+func writeExit(dir string, st Status) error {
+	name := exitFile(dir, st.ID)
+	_ = os.Remove(name + ".new")
+	f, err := os.OpenFile(name+".new", os.O_CREATE|os.O_EXCL|os.O_WRONLY|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	b := append(line(exitKey, st.ID, itoa(st.PID), strconv.FormatUint(st.Start, 10), st.BootID), exitLine(st)...)
+	_, err = f.Write(b)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(name+".new", name)
+	}
+	if err != nil {
+		_ = os.Remove(name + ".new")
+		return err
+	}
+	if d, err := os.Open(dir); err == nil { // the name has to be on disk too
+		_ = d.Sync()
+		_ = d.Close()
+	}
+	return nil
+}
+
+// readExit returns the record of exactly that process, if there is one that only
+// a supervisor of this user can have written.
+func readExit(dir string, want Status) (Status, bool) {
+	if dir == "" {
+		return Status{}, false
+	}
+	f, err := os.OpenFile(exitFile(dir, want.ID), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return Status{}, false
+	}
+	defer func() { _ = f.Close() }()
+	fi, err := f.Stat()
+	if err != nil || !fi.Mode().IsRegular() || fi.Size() > 64<<10 {
+		return Status{}, false
+	}
+	if st, ok := fi.Sys().(*syscall.Stat_t); !ok || int(st.Uid) != os.Geteuid() {
+		return Status{}, false
+	}
+	b := make([]byte, fi.Size())
+	n, _ := f.Read(b)
+	return parseExit(string(b[:n]), want)
+}

@@ -1,0 +1,159 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+package supervisor
+
+import (
+	"errors"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+const (
+	settle  = 20 * time.Millisecond  // after the last removal seen, before the scope is made again
+	recheck = 100 * time.Millisecond // whether it stayed
+)
+
+// handleSignals ends a supervisor that is asked to go once no task of its runs:
+// exits are to be remembered until then. Handlers, unlike ignored signals, are
+// not inherited by tasks. SIGIO says that something was removed from the scope.
+func (s *server) handleSignals() {
+	ch := make(chan os.Signal, 8)
+	signal.Notify(ch, syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM, syscall.SIGIO)
+	watched := s.watchDir()
+	for sig := range ch {
+		switch sig {
+		case syscall.SIGTERM, syscall.SIGINT:
+			s.mu.Lock()
+			s.term = true
+			s.mu.Unlock()
+			s.quitIfIdle()
+		case syscall.SIGIO:
+			watched = s.keepName(watched)
+		}
+	}
+}
+
+// watchDir asks for a signal when a name in the scope is removed or moved. It is
+// the directory notification of old, not inotify: of that a user may have 128 on
+// a whole host, and there may be a thousand of us. -1 is none.
+func (s *server) watchDir() int {
+	const fNotify, dnDelete, dnRename, dnMultishot = 1026, 0x8, 0x10, 0x80000000
+	fd, err := syscall.Open(s.dir, syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return -1
+	}
+	if _, _, e := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), fNotify, dnDelete|dnRename|dnMultishot); e != 0 {
+		println("supervisor: the scope is not watched:", e.Error())
+		_ = syscall.Close(fd)
+		return -1
+	}
+	return fd
+}
+
+// keepName makes the scope again if its socket was removed under us, so that the
+// next agent finds the tasks. Whoever removed it is given time to finish.
+func (s *server) keepName(watched int) int {
+	for {
+		time.Sleep(settle)
+		s.mu.Lock()
+		if s.leaving || s.intact() {
+			s.mu.Unlock()
+			return watched
+		}
+		println("supervisor: the scope was removed, making it again")
+		err := s.remake()
+		s.mu.Unlock()
+		if errors.Is(err, errBusyLock) {
+			// Another supervisor has the name by now; tasks are found by proof.
+			println("supervisor: another one has taken over")
+			os.Exit(3)
+		}
+		if watched >= 0 {
+			_ = syscall.Close(watched)
+		}
+		watched = s.watchDir()
+		if err != nil {
+			println("supervisor:", err.Error())
+		}
+		time.Sleep(recheck)
+	}
+}
+
+// intact says whether a new agent would find us.
+func (s *server) intact() bool {
+	if !s.ours() {
+		return false
+	}
+	for _, n := range []string{"/sock", "/journal"} {
+		if _, err := os.Lstat(s.dir + n); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// remake makes directory, lock, journal, FIFOs and socket again. Called with the
+// lock held.
+func (s *server) remake() error {
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return err
+	}
+	if !s.ours() {
+		lock, err := takeLock(s.dir, true)
+		if err != nil {
+			return err
+		}
+		_ = syscall.Close(s.lock)
+		s.lock = lock
+	}
+	if err := s.renewJournal(); err != nil {
+		return err
+	}
+	for _, p := range s.pairs {
+		for i, st := range p.streams {
+			if _, err := os.Lstat(st.path); err == nil || p.gone != nil {
+				continue
+			}
+			if err := s.remakeStream(p, i); err != nil {
+				return err
+			}
+		}
+	}
+	l, err := listen(s.dir)
+	if err == nil {
+		err = syscall.SetNonblock(l, true)
+	}
+	if err != nil {
+		return err
+	}
+	go s.acceptLoop(os.NewFile(uintptr(l), "listen"))
+	return nil
+}
+
+// remakeStream gives a stream a FIFO under its name again. A task that runs has
+// the old one open, and it goes on being read until that task is forgotten.
+func (s *server) remakeStream(p *pair, i int) error {
+	if err := s.makeIO(p.spec.UID); err != nil {
+		return err
+	}
+	old := p.streams[i]
+	fresh, err := s.openStream(p.spec, i)
+	if err != nil {
+		return err
+	}
+	_ = old.keep.Close()
+	for _, t := range s.tasks {
+		if (t.spec.Stdout == old.path || t.spec.Stderr == old.path) && !t.st.Exited {
+			// Keep the old pump; only the name and the end we hold are new.
+			fresh.pump.Close()
+			old.keep, old.away = fresh.keep, true
+			return nil
+		}
+	}
+	old.pump.Close()
+	*old = *fresh
+	return nil
+}
