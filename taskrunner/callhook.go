@@ -1,0 +1,139 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+package taskrunner
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nodekeep/nodekeep/driver"
+)
+
+// call calls one callback of the i-th hook on a copy of its state and saves what
+// became of it. Where the callback is bounded, limit is all the time there is,
+// lateness excepted; for prekill it is included. The error is a *hookError.
+func (o *operation) call(ctx context.Context, i int, cb callback, limit time.Duration) (Contribution, error) {
+	h := o.hooks[i]
+	fail := func(err error) (Contribution, error) {
+		return Contribution{}, &hookError{h.name, cb, err}
+	}
+	if h.late != nil && cb != cbStop {
+		switch {
+		case cb != cbPrestart:
+			return Contribution{}, nil
+		case !h.late.returned():
+			return fail(driver.Recoverable(errors.New("an earlier callback was abandoned and has not returned yet")))
+		}
+		h.late = nil
+	}
+	s, err := h.open(h.saved)
+	if err != nil {
+		return fail(err)
+	}
+	late := lateness
+	if cb == cbPrekill {
+		if limit <= 0 {
+			return fail(errors.New("no time was left for it"))
+		}
+		late = min(late, limit/10)
+		limit -= late
+	}
+	if cb.bound() > 0 || limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
+	req := o.request(i, s)
+	begin := time.Now()
+	var c Contribution
+	err, abandoned := guard(ctx, late, func(ctx context.Context) (err error) {
+		got, err := s.call(ctx, cb, req)
+		if !req.ctl.over.Load() {
+			c = got
+		}
+		return err
+	})
+	if abandoned != nil {
+		req.ctl.over.Store(true)
+		h.late = abandoned
+		c = Contribution{}
+		o.log.Error("hook does not return and is abandoned", "hook", h.name, "callback", cb.String(), "stack", abandoned.stack())
+		if cb == cbExited || cb == cbStop {
+			o.note(HookFailed, (&hookError{h.name, cb, err}).attrs())
+		}
+	} else {
+		err = errors.Join(err, o.keep(h, s))
+	}
+	var p *panicError
+	if errors.As(err, &p) {
+		o.log.Error("hook panicked", "hook", h.name, "callback", cb.String(), "panic", p.value, "stack", string(p.stack))
+	}
+	took := time.Since(begin)
+	o.ask(func(l *loop) { l.traceHook(h.name, cb, took, err) })
+	if err != nil {
+		return fail(err)
+	}
+	return c, nil
+}
+
+// keep saves a hook's state if it changed. A store that fails is not the hook's
+// error: the loop keeps the state and writes it with its next commit.
+func (o *operation) keep(h *bound, s session) error {
+	raw, err := s.encode()
+	if err != nil || equalState(h, raw) {
+		return err
+	}
+	h.saved = raw
+	o.ask(func(l *loop) { _ = l.saveHook(h.key, raw) })
+	return nil
+}
+
+// saved waits until everything is on disk: a chain that starts new things does
+// not go on before.
+func (o *operation) saved(ctx context.Context) error {
+	var durable <-chan struct{}
+	o.ask(func(l *loop) { durable = l.durableSoon() })
+	if durable == nil {
+		return nil
+	}
+	select {
+	case <-durable:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (o *operation) request(i int, s session) *Request {
+	h := o.hooks[i]
+	ctl := &control{r: o.TaskRunner, log: o.log.With("hook", h.name), bg: o.bg}
+	ctl.save = func() error {
+		raw, err := s.encode()
+		if err != nil {
+			return err
+		}
+		err = ErrClosed
+		o.ask(func(l *loop) {
+			if !ctl.over.Load() {
+				err = l.saveHook(h.key, raw)
+			}
+		})
+		return err
+	}
+	req := &Request{
+		Alloc: o.alloc, Task: o.task, TaskID: o.taskID(), Attempt: o.snap.Attempt,
+		Restored: o.recovered || o.op == opPrestart && o.leftover,
+		Driver:   o.out.info, Scope: o.cfg.Scope, Cgroup: o.cgroup(), Dir: o.dir(),
+		Handle: o.snap.Handle, Exit: o.snap.Exit, Killed: o.snap.Kill,
+		env: o.builder(i), ctl: ctl,
+	}
+	if o.op == opUpdate {
+		req.Previous = o.seen
+	}
+	if o.op == opPoststart || o.op == opUpdate {
+		req.env = o.builder(len(o.hooks))
+	}
+	return req
+}

@@ -1,0 +1,379 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+package taskrunner
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/nodekeep/nodekeep/internal/bootclock"
+	"github.com/nodekeep/nodekeep/spec"
+)
+
+// detachLimit is how long Run goes on after its context ended.
+const detachLimit = 5 * time.Second
+
+var (
+	errInterrupted = errors.New("taskrunner: operation interrupted")
+	errDetached    = errors.New("taskrunner: the agent lets go of the task")
+)
+
+// loop is what the goroutine of Run owns. Nothing else may touch it.
+//
+// Each turn: write what is due, interrupt the operation if something else matters
+// more now, or start the next one; then wait for a result, a request, a change
+// outside or the earliest of all deadlines.
+type loop struct {
+	journal
+	r       *TaskRunner
+	snap    Snapshot // as it is, on disk or not
+	rev     uint64
+	alloc   *spec.Alloc
+	task    *spec.Task
+	seen    *spec.Alloc // the version the task's hooks know
+	f       facts       // but those that facts() looks up
+	known   bool        // this process has had this attempt alive
+	taken   bool        // … and has it from an earlier one
+	left    bool        // the attempt is a start intent of an earlier one
+	failed  int         // tries of recover, resume or rebuild in a row
+	redoAt  time.Time   // when they are due again
+	cur     *running
+	out     *outputs
+	bg      *group
+	signals []signalRequest
+	bound   time.Time // of a detach; zero: none
+}
+
+// running is the operation under way.
+type running struct {
+	op          op
+	cancel      context.CancelCauseFunc
+	call        *call
+	res         result // once call is over
+	interrupted bool
+	grace       bootclock.Deadline // opStop: the one it keeps
+	abandonAt   time.Time          // zero: never
+	began       time.Time
+}
+
+type signalRequest struct {
+	name   string
+	answer chan<- error // nil: nobody waits
+}
+
+func newLoop(r *TaskRunner) *loop {
+	s := r.Snapshot()
+	return &loop{
+		r: r, snap: s, rev: s.Rev, alloc: r.cfg.Alloc, task: r.cfg.Alloc.Task(r.cfg.Task), seen: r.cfg.Alloc,
+		journal: journal{disk: s, hooks: map[string][]byte{}, unsaved: map[string][]byte{}},
+		out:     &outputs{by: make([]Contribution, len(r.hooks))},
+	}
+}
+
+func (l *loop) run(ctx context.Context) error {
+	defer l.end()
+	l.begin()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	gone := ctx.Done()
+	for {
+		l.due()
+		if l.cur == nil {
+			if !l.bound.IsZero() {
+				return context.Cause(ctx)
+			}
+			switch o := next(l.snap, l.facts()); {
+			case o == opNone && l.flushAt.IsZero():
+				return nil
+			case o == opNone:
+				_ = l.commit()
+				continue
+			case o.inline():
+				l.fold(result{op: o})
+				continue
+			case o != opIdle:
+				l.launch(ctx, o)
+			}
+		}
+		l.preempt()
+		timer.Reset(l.alarm())
+		select {
+		case f := <-l.r.cmds:
+			f(l)
+		case <-l.over():
+			res := l.cur.res
+			l.cur = nil
+			l.fold(res)
+		case <-l.r.poke:
+		case <-l.contact():
+		case <-gone:
+			gone = nil
+			l.detach()
+		case <-timer.C:
+		}
+	}
+}
+
+// begin takes up what an earlier runner left, or the first life.
+func (l *loop) begin() {
+	log := l.r.log.With("phase", string(l.snap.Phase), "attempt", l.snap.Attempt)
+	if l.snap.Seq == 0 && l.snap.Phase == Pending {
+		l.snap.note(l.r.cfg.Clock.Now().Wall, Received, nil)
+		l.flushBy(time.Now().Add(eventPause))
+	} else {
+		log.Info("task restored")
+		l.left = l.snap.Phase == Starting
+	}
+	l.outside(func() {
+		if l.r.cfg.Observe != nil {
+			l.r.cfg.Observe(l.r.Snapshot())
+		}
+	})
+	if !l.r.cfg.Gated && l.alloc.Stopped() && l.snap.Phase != Dead {
+		_ = l.kill(KillRequest{Reason: l.alloc.DesiredReason})
+	}
+}
+
+// end answers those who still wait and ends the background work.
+func (l *loop) end() {
+	l.failSignals(ErrClosed)
+	if l.bg == nil {
+		return
+	}
+	members := l.bg.close()
+	waited := spawn(func() error {
+		wait(members, lateness, func(m member, err error) {
+			l.r.log.Error("background work of a hook ended badly", "work", m.name, "error", err, "stack", stackOf(m.call))
+		})
+		return nil
+	})
+	for {
+		select {
+		case f := <-l.r.cmds: // the work may be asking for something
+			f(l)
+		case <-waited.done:
+			return
+		}
+	}
+}
+
+// facts are those of now.
+func (l *loop) facts() facts {
+	f, now := l.f, l.r.cfg.Clock.Now()
+	f.durable = l.isDurable()
+	f.gate = l.r.gate.Load()
+	f.contact = l.contacted()
+	f.linger = l.r.cfg.Linger
+	f.backoff = l.snap.Backoff.Left(now) > 0
+	f.update = l.seen != l.alloc && l.r.any(cbUpdate)
+	f.signal = len(l.signals) > 0
+	f.retry = time.Now().Before(l.redoAt)
+	f.rebuild = f.rebuild && !f.retry
+	return f
+}
+
+// contacted says that a lost task may be started: system tasks belong to the
+// node and need not wait.
+func (l *loop) contacted() bool {
+	if l.alloc.JobType == spec.JobSystem {
+		return true
+	}
+	select {
+	case <-l.r.cfg.FirstContact:
+		return true
+	default:
+		return false
+	}
+}
+
+func (l *loop) contact() <-chan struct{} {
+	if l.snap.NeedContact && !l.contacted() {
+		return l.r.cfg.FirstContact
+	}
+	return nil
+}
+
+func (l *loop) params() params {
+	grace := l.task.KillTimeout
+	if grace <= 0 {
+		grace = spec.DefaultKillTimeout
+	}
+	if limit := l.r.cfg.MaxKillTimeout; limit > 0 {
+		grace = min(grace, limit)
+	}
+	return params{
+		now: l.r.cfg.Clock.Now(), policy: l.task.RestartPolicy(l.alloc.JobType), again: l.task.RestartsOnSuccess(l.alloc.JobType),
+		jitter: rand.Float64(), contact: l.contacted(), grace: grace, delay: l.task.ShutdownDelay,
+	}
+}
+
+// launch starts an operation. Its context ends with an interruption alone.
+func (l *loop) launch(ctx context.Context, o op) {
+	if o == opPrestart {
+		l.seen = l.alloc
+		if !l.left && l.snap.Attempt == 0 && !hasEvent(l.snap.Events, TaskSetup) {
+			l.snap.note(l.r.cfg.Clock.Now().Wall, TaskSetup, nil)
+			l.flushBy(time.Now().Add(eventPause))
+		}
+	}
+	if l.bg == nil || l.bg.closed && (o == opPrestart || o == opRebuild) {
+		l.bg = newGroup(ctx)
+	}
+	x := &operation{
+		TaskRunner: l.r, op: o, snap: l.snap, params: l.params(), alloc: l.alloc, seen: l.seen, task: l.task, out: l.out,
+		bg: l.bg, known: l.known, recovered: l.taken, leftover: l.left, tries: l.failed,
+		log: l.r.log.With("attempt", l.snap.Attempt, "driver", l.task.Driver),
+	}
+	if o == opSignal {
+		x.signal = l.signals[0].name
+	}
+	if o == opUpdate {
+		l.seen = l.alloc
+	}
+	octx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	cur := &running{op: o, cancel: cancel, grace: l.snap.Resume.Grace, began: time.Now()}
+	cur.call = spawn(func() error {
+		defer cancel(nil)
+		cur.res = x.perform(octx)
+		return nil
+	})
+	if o == opDelay { // its only call is Wait, which the operation does not guard
+		cur.abandonAt = time.Now().Add(l.snap.Resume.Delay.Left(x.params.now) + lateness)
+	}
+	l.cur = cur
+}
+
+func hasEvent(events []Event, k Kind) bool {
+	for _, e := range events {
+		if e.Kind == k {
+			return true
+		}
+	}
+	return false
+}
+
+// over is closed when the operation under way has returned.
+func (l *loop) over() <-chan struct{} {
+	if l.cur == nil {
+		return nil
+	}
+	return l.cur.call.done
+}
+
+// preempt interrupts the operation under way if a request or a deadline makes
+// something else matter more.
+func (l *loop) preempt() {
+	if l.cur == nil || l.cur.interrupted {
+		return
+	}
+	var yield bool
+	switch l.cur.op {
+	case opWait:
+		yield = l.next() != opWait
+	case opDelay:
+		yield = l.next() != opDelay
+	case opStop:
+		yield = l.cur.grace != l.snap.Resume.Grace
+	case opPrestart, opPrepare, opStart, opResume, opRebuild, opPoststart, opUpdate, opSignal:
+		yield = l.snap.Kill != nil
+	}
+	if yield {
+		l.interrupt(errInterrupted, time.Now().Add(l.patience()))
+	}
+}
+
+func (l *loop) next() op { return next(l.snap, l.facts()) }
+
+// patience is how long an interrupted operation is waited for. Operations guard
+// their calls themselves, but for the Wait that most tasks spend their life in.
+func (l *loop) patience() time.Duration {
+	switch l.cur.op {
+	case opWait, opDelay:
+		return lateness
+	case opStart:
+		return startLateness + lateness
+	}
+	return 2 * lateness
+}
+
+func (l *loop) interrupt(cause error, abandonAt time.Time) {
+	l.cur.interrupted = true
+	l.cur.cancel(cause)
+	if l.cur.abandonAt.IsZero() || abandonAt.Before(l.cur.abandonAt) {
+		l.cur.abandonAt = abandonAt
+	}
+}
+
+// detach begins the end of Run. What tidies up, or has just been asked of the
+// driver, gets most of the time there is.
+func (l *loop) detach() {
+	l.r.detached.Store(true)
+	l.bound = time.Now().Add(detachLimit)
+	if l.cur == nil {
+		return
+	}
+	switch l.cur.op {
+	case opStart, opPrekill, opExited, opAbort, opCleanup:
+		l.cur.abandonAt = l.bound
+	default:
+		l.interrupt(errDetached, l.bound)
+	}
+}
+
+// due does what a deadline asks for.
+func (l *loop) due() {
+	now := time.Now()
+	switch {
+	case !l.isDurable():
+		if !now.Before(l.retryAt) {
+			_ = l.commit()
+		}
+	case !l.flushAt.IsZero() && (!now.Before(l.flushAt) || !l.bound.IsZero()):
+		_ = l.commit()
+	}
+	if l.cur == nil {
+		return
+	}
+	if !l.bound.IsZero() && !l.cur.interrupted && !now.Before(l.bound.Add(-lateness)) {
+		l.interrupt(errDetached, l.bound)
+	}
+	if at := l.cur.abandonAt; !at.IsZero() && !now.Before(at) && !l.cur.call.returned() {
+		l.cur.cancel(errAbandoned)
+		l.r.log.Error("operation does not end and is abandoned", "operation", l.cur.op, "stack", l.cur.call.stack())
+		res := result{op: l.cur.op, canceled: true}
+		l.cur = nil
+		l.fold(res)
+	}
+}
+
+// alarm is how long the loop may sleep.
+func (l *loop) alarm() time.Duration {
+	now := time.Now()
+	d := time.Hour
+	until := func(at time.Time) {
+		if !at.IsZero() {
+			d = min(d, max(0, at.Sub(now)))
+		}
+	}
+	if !l.isDurable() {
+		until(l.retryAt)
+	} else {
+		until(l.flushAt)
+	}
+	if l.redoAt.After(now) {
+		until(l.redoAt)
+	}
+	if left := l.snap.Backoff.Left(l.r.cfg.Clock.Now()); left > 0 && l.snap.Phase == Pending {
+		d = min(d, left)
+	}
+	if l.cur != nil {
+		until(l.cur.abandonAt)
+		if !l.bound.IsZero() && !l.cur.interrupted {
+			until(l.bound.Add(-lateness))
+		}
+	}
+	return d
+}
