@@ -297,8 +297,12 @@ func openHere(parent int, name string) (int, error) {
 	if err != unix.ENOSYS && err != unix.EPERM {
 		return fd, err
 	}
-	// Before Linux 5.6, or refused by a sandbox: open first, then compare.
-	fd, err = unix.Openat(parent, name, openFlags, 0)
+	return openCompared(parent, name)
+}
+
+// openCompared does the same before Linux 5.6, or where a sandbox refuses openat2.
+func openCompared(parent int, name string) (int, error) {
+	fd, err := unix.Openat(parent, name, openFlags, 0)
 	if err != nil {
 		return -1, err
 	}

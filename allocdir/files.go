@@ -172,7 +172,7 @@ func (w *walker) step(part string) (link string, err error) {
 }
 
 func (w *walker) down(part string, fi fs.FileInfo) error {
-	r, err := w.dir().OpenRoot(part)
+	r, err := openSub(w.dir(), part)
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ package taskenv
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -17,28 +16,46 @@ var ErrVariable = errors.New("taskenv: bad variable")
 
 // Env is one environment. It never changes; use it from any goroutine.
 type Env struct {
-	env     map[string]string
+	vars    layer
 	node    *Node
-	alias   map[string]string
+	alias   map[string]string // other names of variables
 	missing []string
 	err     error
 
 	once sync.Once
-	vars map[string]string
+	flat map[string]string
 }
 
-// List returns the environment as a process is given it, "NAME=value", sorted.
+// List returns the environment as a process is given it, "NAME=value", sorted by name.
 func (e *Env) List() []string {
-	l := make([]string, 0, len(e.env))
-	for k, v := range e.env {
-		l = append(l, k+"="+v)
+	size := 0
+	for _, p := range e.vars {
+		size += len(p.name) + len(p.value) + 1
 	}
-	slices.Sort(l)
+	var all strings.Builder // one allocation for all of them
+	all.Grow(size)
+	for _, p := range e.vars {
+		all.WriteString(p.name)
+		all.WriteByte('=')
+		all.WriteString(p.value)
+	}
+	rest := all.String()
+	l := make([]string, len(e.vars))
+	for i, p := range e.vars {
+		n := len(p.name) + len(p.value) + 1
+		l[i], rest = rest[:n], rest[n:]
+	}
 	return l
 }
 
-// Map returns a copy of the environment.
-func (e *Env) Map() map[string]string { return maps.Clone(e.env) }
+// Map returns the environment as a map of the caller's own.
+func (e *Env) Map() map[string]string {
+	m := make(map[string]string, len(e.vars))
+	for _, p := range e.vars {
+		m[p.name] = p.value
+	}
+	return m
+}
 
 // Err says which variables were left out because their name is empty or holds
 // "=" or NUL, or their value holds NUL: all of them, each an ErrVariable. A task
@@ -62,12 +79,15 @@ func (e *Env) Replace(s string) (out string, missing []string) {
 func (e *Env) Vars() map[string]string {
 	e.once.Do(func() {
 		n := e.node
-		v := make(map[string]string, 2*(len(e.env)+len(e.alias)+len(n.Attrs)+len(n.Meta))+6)
-		for k, val := range e.env {
-			v[k], v["env."+k] = val, val
+		v := make(map[string]string, 2*(len(e.vars)+len(e.alias)+len(n.Attrs)+len(n.Meta))+len(nodeFacts))
+		for _, p := range e.vars {
+			v[p.name], v["env."+p.name] = p.value, p.value
 		}
 		for from, to := range e.alias {
-			if val, ok := e.env[to]; ok {
+			if _, taken := e.vars.find(from); taken {
+				continue
+			}
+			if val, ok := e.vars.get(to); ok {
 				v[from], v["env."+from] = val, val
 			}
 		}
@@ -80,9 +100,9 @@ func (e *Env) Vars() map[string]string {
 		for _, f := range nodeFacts {
 			v[f.name] = f.get(n)
 		}
-		e.vars = v
+		e.flat = v
 	})
-	return e.vars
+	return e.flat
 }
 
 var nodeFacts = []struct {
@@ -112,10 +132,10 @@ func (e *Env) lookup(name string) (string, bool) {
 }
 
 func (e *Env) variable(name string) (string, bool) {
-	v, ok := e.env[name]
+	v, ok := e.vars.get(name)
 	if !ok {
 		if to, aliased := e.alias[name]; aliased {
-			v, ok = e.env[to]
+			return e.vars.get(to)
 		}
 	}
 	return v, ok
@@ -146,29 +166,26 @@ func (n *Node) lookup(name string) (string, bool) {
 	return v, ok
 }
 
-func (e *Env) set(name, value string) {
-	if value != "" {
-		e.env[name] = value
-	}
-}
-
 // check takes out what execve would refuse or cut short.
 func (e *Env) check() {
-	var bad []string
-	for k, v := range e.env {
-		if k == "" || strings.IndexByte(k, '=') >= 0 || strings.IndexByte(k, 0) >= 0 || strings.IndexByte(v, 0) >= 0 {
-			bad = append(bad, k)
-		}
+	bad := func(p pair) bool {
+		return p.name == "" || strings.IndexByte(p.name, '=') >= 0 ||
+			strings.IndexByte(p.name, 0) >= 0 || strings.IndexByte(p.value, 0) >= 0
 	}
-	slices.Sort(bad)
+	if !slices.ContainsFunc(e.vars, bad) {
+		return
+	}
 	var errs []error
-	for _, k := range bad {
-		what := "its value must not hold NUL"
-		if k == "" || strings.ContainsAny(k, "=\x00") {
-			what = `a name must not be empty nor hold "=" or NUL`
+	good := make(layer, 0, len(e.vars))
+	for _, p := range e.vars {
+		switch {
+		case !bad(p):
+			good = append(good, p)
+		case p.name == "" || strings.ContainsAny(p.name, "=\x00"):
+			errs = append(errs, fmt.Errorf(`%w %q: a name must not be empty nor hold "=" or NUL`, ErrVariable, p.name))
+		default:
+			errs = append(errs, fmt.Errorf("%w %q: its value must not hold NUL", ErrVariable, p.name))
 		}
-		errs = append(errs, fmt.Errorf("%w %q: %s", ErrVariable, k, what))
-		delete(e.env, k)
 	}
-	e.err = errors.Join(errs...)
+	e.vars, e.err = good, errors.Join(errs...)
 }

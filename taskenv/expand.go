@@ -59,80 +59,61 @@ func reference(s string) (name string, n int) {
 // texts expands variables that may name each other: each text once, whatever
 // the order, so that the result does not depend on it.
 type texts struct {
-	env     *Env // the layers below
-	text    map[string]string
-	done    map[string]string
-	busy    map[string]bool
+	below   *Env // the layers below
+	text    layer
+	value   layer // the same names, expanded where state says so
+	state   []byte
 	missing []string
 }
 
-// expandTexts adds meta and the task's env to e.
-func (e *Env) expandTexts(b *base) {
-	plain := true
-	for _, p := range b.meta {
-		plain = plain && !strings.Contains(p.value, "${")
+// The states of a text.
+const (
+	waiting byte = iota
+	busy         // being expanded: naming it now would be a circle
+	done
+)
+
+// expandTexts expands meta and the task's env over the layers in e.
+func expandTexts(e *Env, l layer) (layer, []string) {
+	t := texts{below: e, text: l, value: slices.Clone(l), state: make([]byte, len(l))}
+	for i := range l { // in the order of names, which decides where a circle is cut
+		t.expand(i)
 	}
-	for _, v := range b.env {
-		plain = plain && !strings.Contains(v, "${")
-	}
-	into := e.env
-	if !plain {
-		into = make(map[string]string, len(b.meta)+len(b.env))
-	}
-	for _, p := range b.meta {
-		into[p.name] = p.value
-	}
-	for k, v := range b.env {
-		into[k] = v
-	}
-	if plain {
-		return
-	}
-	t := &texts{env: e, text: into, done: make(map[string]string, len(into)), busy: map[string]bool{}}
-	names := make([]string, 0, len(into))
-	for k := range into {
-		names = append(names, k)
-	}
-	slices.Sort(names) // decides where a circle is cut
-	for _, k := range names {
-		t.value(k)
-	}
-	for k, v := range t.done {
-		e.env[k] = v
-	}
-	e.missing = sorted(t.missing)
+	return t.value, sorted(t.missing)
 }
 
-// value expands one text unless that was done.
-func (t *texts) value(name string) string {
-	if v, ok := t.done[name]; ok {
-		return v
+func (t *texts) expand(i int) string {
+	if t.state[i] == waiting {
+		t.state[i] = busy
+		t.value[i].value = expand(t.text[i].value, t.lookup, &t.missing)
+		t.state[i] = done
 	}
-	t.busy[name] = true
-	v := expand(t.text[name], t.lookup, &t.missing)
-	delete(t.busy, name)
-	t.done[name] = v
-	return v
+	return t.value[i].value
 }
 
 func (t *texts) lookup(name string) (string, bool) {
-	if v, ok := t.env.node.lookup(name); ok {
+	if v, ok := t.below.node.lookup(name); ok {
 		return v, true
 	}
-	for _, k := range []string{name, strings.TrimPrefix(name, "env.")} {
-		if to, ok := t.env.alias[k]; ok {
-			if _, own := t.text[k]; !own {
-				k = to
-			}
-		}
-		if _, ok := t.text[k]; ok && !t.busy[k] {
-			return t.value(k), true
-		}
-		if v, ok := t.env.env[k]; ok {
-			return v, true
-		}
+	if v, ok := t.variable(name); ok {
+		return v, true
+	}
+	if k, ok := strings.CutPrefix(name, "env."); ok {
+		return t.variable(k)
 	}
 	return "", false
+}
+
+func (t *texts) variable(name string) (string, bool) {
+	i, ok := t.text.find(name)
+	if to, aliased := t.below.alias[name]; !ok && aliased {
+		name = to
+		i, ok = t.text.find(name)
+	}
+	if ok && t.state[i] != busy {
+		return t.expand(i), true
+	}
+	return t.below.vars.get(name)
 }
 
 func sorted(names []string) []string {

@@ -29,7 +29,8 @@
 package taskenv
 
 import (
-	"maps"
+	"slices"
+	"strings"
 
 	"github.com/nodekeep/nodekeep/spec"
 )
@@ -72,44 +73,50 @@ type Config struct {
 type Builder struct {
 	base           *base
 	dirs           Dirs
-	hook, template map[string]string
+	hook, template layer
 }
 
 // base is what all builders of one New share.
 type base struct {
-	cfg       Config
-	prefix    string
-	generated []pair            // literal
-	meta      []pair            // texts
-	env       map[string]string // texts
-	alias     map[string]string // generated names before and after cleaning, where they differ
+	cfg      Config
+	dirNames [3]string // of the three directories, sorted
+	literal  layer     // host, defaults, generated
+	texts    layer     // meta and the task's env, as written
+	plain    bool      // no text names a variable
+	alias    map[string]string
 }
-
-type pair struct{ name, value string }
 
 // New makes a builder. A nil alloc or a task that it does not have gives an
 // environment without the variables that would come from it.
 func New(cfg Config) Builder {
-	b := &base{cfg: cfg, prefix: cfg.Prefix, alias: map[string]string{}}
-	if b.prefix == "" {
-		b.prefix = DefaultPrefix
+	if cfg.Prefix == "" {
+		cfg.Prefix = DefaultPrefix
 	}
+	b := &base{cfg: cfg}
+	b.dirNames = [3]string{cfg.Prefix + "ALLOC_DIR", cfg.Prefix + "SECRETS_DIR", cfg.Prefix + "TASK_DIR"}
+	// The agent may itself be a task of another agent: its own identity is not ours.
+	b.literal = fromMap(cfg.Host).without(cfg.Prefix).under(fromMap(cfg.Defaults))
 	if cfg.Alloc != nil {
-		b.generate()
+		g := generator{base: b}
+		g.generate()
+		b.literal = b.literal.under(fromPairs(g.vars))
+		b.texts = fromPairs(g.meta).under(fromMap(g.env))
+		b.alias = g.alias
 	}
+	b.plain = !slices.ContainsFunc(b.texts, func(p pair) bool { return strings.Contains(p.value, "${") })
 	return Builder{base: b, dirs: cfg.Dirs}
 }
 
 // WithHook adds variables of a hook; later calls win. Nothing in them is expanded.
 func (b Builder) WithHook(vars map[string]string) Builder {
-	b.hook = merge(b.hook, vars)
+	b.hook = b.hook.under(fromMap(vars))
 	return b
 }
 
 // WithTemplate adds variables of rendered templates, which win over all others.
 // Nothing in them is expanded.
 func (b Builder) WithTemplate(vars map[string]string) Builder {
-	b.template = merge(b.template, vars)
+	b.template = b.template.under(fromMap(vars))
 	return b
 }
 
@@ -126,35 +133,19 @@ func (b Builder) Env() *Env {
 	if base == nil { // the zero Builder
 		base = New(Config{}).base
 	}
-	c := &base.cfg
-	e := &Env{
-		env:   make(map[string]string, len(c.Host)+len(c.Defaults)+len(base.generated)+len(base.meta)+len(base.env)+8),
-		node:  &c.Node,
-		alias: base.alias,
-	}
-	for k, v := range c.Host {
-		// The agent may itself be a task of another agent: its own identity is not ours.
-		if len(k) < len(base.prefix) || k[:len(base.prefix)] != base.prefix {
-			e.env[k] = v
+	e := &Env{node: &base.cfg.Node, alias: base.alias}
+	var dirs layer
+	for i, path := range [...]string{b.dirs.Alloc, b.dirs.Secrets, b.dirs.Task} {
+		if path != "" {
+			dirs = append(dirs, pair{base.dirNames[i], path})
 		}
 	}
-	maps.Copy(e.env, c.Defaults)
-	for _, p := range base.generated {
-		e.env[p.name] = p.value
+	e.vars = base.literal.under(dirs)
+	texts := base.texts
+	if !base.plain {
+		texts, e.missing = expandTexts(e, base.texts)
 	}
-	e.set(base.prefix+"ALLOC_DIR", b.dirs.Alloc)
-	e.set(base.prefix+"TASK_DIR", b.dirs.Task)
-	e.set(base.prefix+"SECRETS_DIR", b.dirs.Secrets)
-	e.expandTexts(base)
-	maps.Copy(e.env, b.hook)
-	maps.Copy(e.env, b.template)
+	e.vars = e.vars.under(texts).under(b.hook).under(b.template)
 	e.check()
 	return e
-}
-
-func merge(old, more map[string]string) map[string]string {
-	m := make(map[string]string, len(old)+len(more))
-	maps.Copy(m, old)
-	maps.Copy(m, more)
-	return m
 }

@@ -11,73 +11,78 @@ import (
 	"github.com/nodekeep/nodekeep/spec"
 )
 
-// generate fills in what follows from the alloc and the node alone.
-func (b *base) generate() {
-	a, n := b.cfg.Alloc, &b.cfg.Node
-	b.add("ALLOC_ID", a.ID)
-	b.add("SHORT_ALLOC_ID", a.ID[:min(8, len(a.ID))])
-	b.add("ALLOC_NAME", or(a.Name, spec.AllocName(a.JobID, a.Group, a.Index)))
-	b.add("ALLOC_INDEX", strconv.Itoa(a.Index))
-	b.add("GROUP_NAME", a.Group)
-	b.add("JOB_ID", a.JobID)
-	b.add("JOB_NAME", or(a.JobName, a.JobID))
-	b.add("JOB_PARENT_ID", a.ParentJobID)
-	b.add("NAMESPACE", a.Namespace)
-	b.add("REGION", or(a.Region, n.Region))
-	b.add("DC", or(a.Datacenter, n.Datacenter))
-	b.add("PARENT_CGROUP", b.cfg.ParentCgroup)
+// generator collects what follows from the alloc and the node alone.
+type generator struct {
+	*base
+	vars  []pair            // literal
+	meta  []pair            // texts
+	env   map[string]string // texts
+	alias map[string]string // generated names before and after cleaning, where they differ
+}
 
-	task := a.Task(b.cfg.Task)
-	if task != nil {
-		b.add("TASK_NAME", task.Name)
-		b.addResources(&task.Resources)
-		b.env = task.Env
+func (g *generator) generate() {
+	a, n := g.cfg.Alloc, &g.cfg.Node
+	g.vars = make([]pair, 0, 18+9*len(a.Ports))
+	g.add("ALLOC_ID", a.ID)
+	g.add("SHORT_ALLOC_ID", a.ID[:min(8, len(a.ID))])
+	g.add("ALLOC_NAME", or(a.Name, spec.AllocName(a.JobID, a.Group, a.Index)))
+	g.add("ALLOC_INDEX", strconv.Itoa(a.Index))
+	g.add("GROUP_NAME", a.Group)
+	g.add("JOB_ID", a.JobID)
+	g.add("JOB_NAME", or(a.JobName, a.JobID))
+	g.add("JOB_PARENT_ID", a.ParentJobID)
+	g.add("NAMESPACE", a.Namespace)
+	g.add("REGION", or(a.Region, n.Region))
+	g.add("DC", or(a.Datacenter, n.Datacenter))
+	g.add("PARENT_CGROUP", g.cfg.ParentCgroup)
+	g.addPorts(a.Ports)
+	metas := []map[string]string{a.JobMeta, a.Meta}
+	if task := a.Task(g.cfg.Task); task != nil {
+		g.add("TASK_NAME", task.Name)
+		g.addResources(&task.Resources)
+		g.env = task.Env
+		metas = append(metas, task.Meta)
 	}
-	b.addPorts(a.Ports)
-	if task != nil {
-		b.addMeta(a.JobMeta, a.Meta, task.Meta)
-	} else {
-		b.addMeta(a.JobMeta, a.Meta)
-	}
+	g.addMeta(metas)
 }
 
 // add appends a literal variable; an empty one is left out.
-func (b *base) add(name, value string) {
+func (g *generator) add(name, value string) {
 	if value != "" {
-		b.generated = append(b.generated, pair{b.prefix + name, value})
+		g.vars = append(g.vars, pair{g.cfg.Prefix + name, value})
 	}
 }
 
-func (b *base) addResources(r *spec.Resources) {
+func (g *generator) addResources(r *spec.Resources) {
 	if r.CPU > 0 {
-		b.add("CPU_LIMIT", strconv.FormatInt(r.CPU, 10))
+		g.add("CPU_LIMIT", strconv.FormatInt(r.CPU, 10))
 	}
-	b.add("CPU_CORES", coreList(r.CoreIDs))
+	g.add("CPU_CORES", coreList(r.CoreIDs))
 	if r.MemoryMB > 0 {
-		b.add("MEMORY_LIMIT", strconv.FormatInt(r.MemoryMB, 10))
+		g.add("MEMORY_LIMIT", strconv.FormatInt(r.MemoryMB, 10))
 	}
 	if r.MemoryMaxMB > 0 {
-		b.add("MEMORY_MAX_LIMIT", strconv.FormatInt(r.MemoryMaxMB, 10))
+		g.add("MEMORY_MAX_LIMIT", strconv.FormatInt(r.MemoryMaxMB, 10))
 	}
 }
 
 // addPorts names every port by its label and, where it belongs to one task, also
 // by that task's name. A label that both the group and this task use is the
 // task's: ports of the task come last and win.
-func (b *base) addPorts(ports []spec.PortMapping) {
+func (g *generator) addPorts(ports []spec.PortMapping) {
 	for _, p := range ports {
 		if p.Task == "" {
-			b.addPort(p.Label, p)
+			g.addPort(p.Label, p)
 		}
 	}
 	for _, p := range ports {
 		if p.Task != "" {
-			b.addPort(p.Task+"_"+p.Label, p)
+			g.addPort(p.Task+"_"+p.Label, p)
 		}
 	}
 	for _, p := range ports {
-		if p.Task != "" && p.Task == b.cfg.Task {
-			b.addPort(p.Label, p)
+		if p.Task != "" && p.Task == g.cfg.Task {
+			g.addPort(p.Label, p)
 		}
 	}
 }
@@ -85,69 +90,59 @@ func (b *base) addPorts(ports []spec.PortMapping) {
 // addPort writes the three views of a port: the host's (HOST_, and IP and ADDR),
 // the alloc's (ALLOC_), and PORT, the one to listen on. IPv6 addresses stand bare
 // in IP and in brackets in ADDR.
-func (b *base) addPort(label string, p spec.PortMapping) {
+func (g *generator) addPort(label string, p spec.PortMapping) {
 	host := strconv.Itoa(p.Value)
 	inside := host
 	if p.To > 0 {
 		inside = strconv.Itoa(p.To)
 	}
-	allocIP := or(b.cfg.AllocIP, p.HostIP)
-	b.addLabel("IP_", label, p.HostIP)
-	b.addLabel("HOST_IP_", label, p.HostIP)
-	b.addLabel("ADDR_", label, join(p.HostIP, host))
-	b.addLabel("HOST_ADDR_", label, join(p.HostIP, host))
-	b.addLabel("PORT_", label, inside)
-	b.addLabel("HOST_PORT_", label, host)
-	b.addLabel("ALLOC_PORT_", label, inside)
-	b.addLabel("ALLOC_IP_", label, allocIP)
-	b.addLabel("ALLOC_ADDR_", label, join(allocIP, inside))
+	allocIP := or(g.cfg.AllocIP, p.HostIP)
+	g.addLabel("IP_", label, p.HostIP)
+	g.addLabel("HOST_IP_", label, p.HostIP)
+	g.addLabel("ADDR_", label, join(p.HostIP, host))
+	g.addLabel("HOST_ADDR_", label, join(p.HostIP, host))
+	g.addLabel("PORT_", label, inside)
+	g.addLabel("HOST_PORT_", label, host)
+	g.addLabel("ALLOC_PORT_", label, inside)
+	g.addLabel("ALLOC_IP_", label, allocIP)
+	g.addLabel("ALLOC_ADDR_", label, join(allocIP, inside))
 }
 
-func (b *base) addLabel(kind, label, value string) {
-	b.add(kind+b.clean(kind, label), value)
+func (g *generator) addLabel(kind, label, value string) {
+	g.add(kind+g.clean(kind, label), value)
 }
 
 // addMeta merges metadata, the later maps winning, and names each key twice: as
 // written and in upper case. Where two keys meet in one name the one written so
 // wins, then the smaller key.
-func (b *base) addMeta(metas ...map[string]string) {
-	merged := map[string]string{}
+func (g *generator) addMeta(metas []map[string]string) {
+	var merged layer
 	for _, m := range metas {
-		for k, v := range m {
-			merged[k] = v
-		}
+		merged = merged.under(fromMap(m))
 	}
-	keys := make([]string, 0, len(merged))
-	for k := range merged {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	slices.Reverse(keys) // later pairs win
 	const kind = "META_"
-	put := func(written, key string) {
-		b.meta = append(b.meta, pair{b.prefix + kind + b.clean(kind, written), merged[key]})
-	}
-	for _, k := range keys {
-		put(strings.ToUpper(k), k)
-	}
-	exact := func(k string) bool { return cleanName(k) == k }
-	for _, k := range keys {
-		if !exact(k) {
-			put(k, k)
+	var upper, cleaned, exact []pair
+	for _, p := range slices.Backward(merged) { // later pairs win
+		upper = append(upper, pair{g.clean(kind, strings.ToUpper(p.name)), p.value})
+		if name := g.clean(kind, p.name); name == p.name {
+			exact = append(exact, p)
+		} else {
+			cleaned = append(cleaned, pair{name, p.value})
 		}
 	}
-	for _, k := range keys {
-		if exact(k) {
-			put(k, k)
-		}
+	for _, p := range slices.Concat(upper, cleaned, exact) {
+		g.meta = append(g.meta, pair{g.cfg.Prefix + kind + p.name, p.value})
 	}
 }
 
 // clean cleans a part of a generated name and remembers what it was.
-func (b *base) clean(kind, s string) string {
+func (g *generator) clean(kind, s string) string {
 	c := cleanName(s)
 	if c != s {
-		b.alias[b.prefix+kind+s] = b.prefix + kind + c
+		if g.alias == nil {
+			g.alias = map[string]string{}
+		}
+		g.alias[g.cfg.Prefix+kind+s] = g.cfg.Prefix + kind + c
 	}
 	return c
 }
