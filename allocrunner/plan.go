@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/nodekeep/nodekeep/spec"
+	"github.com/nodekeep/nodekeep/taskrunner"
 )
 
 // op is what the alloc does next on its own account. At most one runs at a time.
@@ -24,13 +25,13 @@ const (
 
 // input is what the plan knows beside tasks and life: facts of this Run only.
 type input struct {
-	stop     bool // the control plane wants the alloc stopped
-	ready    bool // prerun hooks have succeeded in this Run
-	retry    bool // a failed prerun waits for its next try
-	left     bool // prekill hooks have run, or there are none
-	held     bool // the shutdown delay is not over
-	changed  bool // an update was accepted that hooks and tasks have not seen
-	durable  bool // everything known is on disk
+	stop    bool // the control plane wants the alloc stopped
+	ready   bool // prerun hooks have succeeded in this Run
+	retry   bool // a failed prerun waits for its next try
+	left    bool // prekill hooks have run, or there are none
+	held    bool // the shutdown delay is not over
+	changed bool // an update was accepted that hooks and tasks have not seen
+	durable bool // everything known is on disk
 }
 
 // decision is the plan's answer. A non-nil end, and restarted, are transitions
@@ -70,7 +71,7 @@ func plan(tasks []view, l life, in input) decision {
 // next is the alloc's own next operation.
 func next(tasks []view, l life, in input) (op, []string) {
 	others := !slices.ContainsFunc(tasks, func(t view) bool { return !t.dead() && !t.poststop() })
-	all := others && !slices.ContainsFunc(tasks, func(t view) bool { return !t.dead() })
+	all := !slices.ContainsFunc(tasks, func(t view) bool { return !t.over })
 	switch {
 	case (l.Kill != nil || others) && !in.left:
 		return opPrekill, nil
@@ -149,7 +150,7 @@ func kills(tasks []view, l life) []string {
 	}
 	var names []string
 	for _, t := range tasks {
-		if t.rank() == lowest && !t.dead() && !t.killed {
+		if t.rank() == lowest && !t.dead() && !t.told {
 			names = append(names, t.name)
 		}
 	}
@@ -167,7 +168,7 @@ func moves(tasks []view, r *restart) []string {
 	}
 	var names []string
 	for _, t := range tasks {
-		if r.has(t) && !t.moved && t.rank() == lowest {
+		if r.has(t) && !t.moved && !t.told && t.rank() == lowest {
 			names = append(names, t.name)
 		}
 	}
@@ -204,7 +205,7 @@ func open(t view, tasks []view, l life, in input) bool {
 	switch t.hook {
 	case spec.LifecycleMain:
 		return !slices.ContainsFunc(tasks, func(o view) bool {
-			return o.hook == spec.LifecyclePrestart && !o.ok() && !(o.sidecar && o.state == stateRunning)
+			return o.hook == spec.LifecyclePrestart && !o.ok() && !(o.sidecar && o.state == taskrunner.Running)
 		})
 	case spec.LifecyclePoststart:
 		return !slices.ContainsFunc(tasks, func(o view) bool { return o.hook == spec.LifecycleMain && !o.up })

@@ -10,13 +10,15 @@ import (
 	"testing"
 
 	"github.com/nodekeep/nodekeep/spec"
+	"github.com/nodekeep/nodekeep/taskrunner"
 	"github.com/stretchr/testify/require"
 )
 
 // views reads tasks from text: "name:kind:state[,flag…]". Kinds are pre, preside,
 // main, leader, post, postside, stop; states new (never started), wait (between
 // attempts), run, ok, failed, gone (dead, never started, not failed); flags
-// killed, moved, old (its last start was before the lifecycle began anew).
+// told, moved, old (its last start was before the lifecycle began anew), late (its
+// stop hooks still run).
 func views(t testing.TB, text string) []view {
 	var vs []view
 	for _, f := range strings.Fields(text) {
@@ -44,21 +46,22 @@ func views(t testing.TB, text string) []view {
 		v.ran, v.up = true, true
 		switch flags[0] {
 		case "new":
-			v.state, v.ran, v.up = statePending, false, false
+			v.state, v.ran, v.up = taskrunner.Pending, false, false
 		case "wait":
-			v.state = statePending
+			v.state = taskrunner.Pending
 		case "run":
-			v.state = stateRunning
+			v.state = taskrunner.Running
 		case "ok":
-			v.state = stateDead
+			v.state = taskrunner.Dead
 		case "failed":
-			v.state, v.failed = stateDead, true
+			v.state, v.failed = taskrunner.Dead, true
 		case "gone":
-			v.state, v.ran, v.up = stateDead, false, false
+			v.state, v.ran, v.up = taskrunner.Dead, false, false
 		default:
 			t.Fatalf("state %q", flags[0])
 		}
-		v.killed = slices.Contains(flags, "killed")
+		v.told = slices.Contains(flags, "told")
+		v.over = v.dead() && !slices.Contains(flags, "late")
 		v.moved = slices.Contains(flags, "moved")
 		v.up = v.up && !slices.Contains(flags, "old")
 		vs = append(vs, v)
@@ -126,6 +129,8 @@ func TestPlan(t *testing.T) {
 		{"poststop is left alone by the end", "m:main:ok z:stop:run", kill(CauseStopped), gone, "open z"},
 		{"poststop ends if that is asked for", "m:main:ok z:stop:run", life{Kill: &ending{Poststop: true}}, gone, "kill z"},
 		{"cleanup after all", five("ok", "ok", "ok", "ok", "ok"), life{}, gone, "postrun"},
+		{"but not beside stop hooks", "m:main:ok,late", life{}, gone, ""},
+		{"a task that restarts is asked once", "m:main:run,told n:main:run", again(false, "m", "n"), up, "restart n"},
 		{"nothing after done", five("ok", "ok", "ok", "ok", "ok"), life{Done: true}, gone, ""},
 		{"no main at all", "s:preside:run q:post:new", life{}, up, "open s q"},
 
@@ -150,10 +155,10 @@ func TestPlan(t *testing.T) {
 		{"the shutdown delay", "m:main:run", kill(CauseStopped), input{ready: true, left: true, held: true, durable: true}, ""},
 		{"the delay ends with the tasks", "m:main:ok", kill(CauseStopped), input{ready: true, left: true, held: true, durable: true}, "postrun"},
 		{"leader alone", "m:main:run l:leader:run s:preside:run", kill(CauseStopped), gone, "kill l"},
-		{"until it is dead", "m:main:run l:leader:run,killed s:preside:run", kill(CauseStopped), gone, ""},
+		{"until it is dead", "m:main:run l:leader:run,told s:preside:run", kill(CauseStopped), gone, ""},
 		{"mains together", "m:main:run l:leader:ok n:main:wait s:preside:run", kill(CauseStopped), gone, "kill m n"},
 		{"mains and what runs once", five("run", "run", "new", "new", "new"), kill(CauseStopped), gone, "kill p m q"},
-		{"one of them lags", "m:main:run,killed n:main:ok s:preside:run", kill(CauseStopped), gone, ""},
+		{"one of them lags", "m:main:run,told n:main:ok s:preside:run", kill(CauseStopped), gone, ""},
 		{"sidecars last", five("ok", "run", "ok", "ok", "new"), kill(CauseStopped), gone, "kill s"},
 		{"a kill needs no disk", "m:main:run", kill(CauseStopped), input{left: true}, "kill m"},
 		{"a kill before anything ran spares nothing", "m:main:gone z:stop:new", kill(CauseKilled), gone, "kill z"},

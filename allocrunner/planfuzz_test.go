@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/nodekeep/nodekeep/spec"
+	"github.com/nodekeep/nodekeep/taskrunner"
 )
 
 // model plays the world around the plan: it opens gates, carries out operations
@@ -33,7 +34,7 @@ func (m *model) byte() int {
 func newModel(t *testing.T, data []byte) *model {
 	m := &model{t: t, data: data, in: input{durable: true}, open: map[string]bool{}}
 	for i := range 1 + max(0, m.byte())%5 {
-		v := view{name: string(rune('a' + i)), state: statePending}
+		v := view{name: string(rune('a' + i)), state: taskrunner.Pending}
 		switch max(0, m.byte()) % 7 {
 		case 0:
 			v.hook = spec.LifecyclePrestart
@@ -83,16 +84,16 @@ func (m *model) step() {
 		case d.op == opKill:
 			for i := range m.tasks {
 				if slices.Contains(d.targets, m.tasks[i].name) {
-					m.tasks[i].killed = true
+					m.tasks[i].told = true
 					if !m.tasks[i].ran {
-						m.tasks[i].state = stateDead
+						m.tasks[i].state, m.tasks[i].over = taskrunner.Dead, true
 					}
 				}
 			}
 		case d.op == opRestart:
 			for i := range m.tasks {
 				if t := &m.tasks[i]; slices.Contains(d.targets, t.name) {
-					t.moved, t.state, t.failed = true, statePending, false
+					t.moved, t.state, t.over, t.failed = true, taskrunner.Pending, false, false
 					t.up = t.up && !m.life.Restart.Fresh
 				}
 			}
@@ -158,7 +159,7 @@ func (m *model) move(i, what int, big bool) {
 	case what == 5 && m.life.Kill == nil && m.life.Restart == nil && !m.life.Status.Terminal() && m.in.ready:
 		r := &restart{Tasks: map[string]int{}, Fresh: big}
 		for i := range m.tasks {
-			if o := &m.tasks[i]; o.state == stateRunning || o.dead() && r.Fresh && !o.poststop() {
+			if o := &m.tasks[i]; o.state == taskrunner.Running || o.dead() && r.Fresh && !o.poststop() {
 				r.Tasks[o.name], o.moved = 1, false
 			}
 		}
@@ -168,14 +169,14 @@ func (m *model) move(i, what int, big bool) {
 	case what == 4:
 		m.in.changed = true
 	case t.dead():
-	case t.state == statePending && t.killed:
-		t.state = stateDead
-	case t.state == statePending && m.open[t.name]:
-		t.state, t.ran, t.up = stateRunning, true, true
-	case t.state == stateRunning && what == 0 && !t.killed:
-		t.state = statePending
-	case t.state == stateRunning:
-		t.state, t.failed = stateDead, what == 1 && !t.killed
+	case t.state == taskrunner.Pending && t.told:
+		t.state, t.over = taskrunner.Dead, true
+	case t.state == taskrunner.Pending && m.open[t.name]:
+		t.state, t.ran, t.up = taskrunner.Running, true, true
+	case t.state == taskrunner.Running && what == 0 && !t.told:
+		t.state = taskrunner.Pending
+	case t.state == taskrunner.Running:
+		t.state, t.over, t.failed = taskrunner.Dead, true, what == 1 && !t.told
 	}
 }
 

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nodekeep/nodekeep/internal/bootclock"
 	"github.com/nodekeep/nodekeep/spec"
+	"github.com/nodekeep/nodekeep/taskrunner"
 )
 
 // Status is how an alloc stands, as its control plane sees it.
@@ -39,6 +41,32 @@ const (
 	CauseMains   Cause = "mains"   // only sidecars are left
 )
 
+// Snapshot is an alloc at one moment. It is never changed once published; what it
+// points to must not be changed either.
+type Snapshot struct {
+	Rev         uint64      `json:"rev"` // grows with every publication of this runner
+	Alloc       *spec.Alloc `json:"-"`   // as last accepted
+	Status      Status      `json:"status"`
+	Description string      `json:"description"`
+	// Desired and ModifyIndex are those of Alloc.
+	Desired     spec.DesiredStatus `json:"desired"`
+	ModifyIndex uint64             `json:"modify_index"`
+	// Ending says why the alloc is being brought to its end; "" while it is not.
+	Ending Cause                          `json:"ending,omitempty"`
+	Tasks  map[string]taskrunner.Snapshot `json:"tasks"`
+	// FinishedAt is when all tasks were dead; zero before. A terminal status may
+	// be known earlier.
+	FinishedAt time.Time `json:"finished_at,omitzero"`
+	// Done says that the alloc is over: postrun hooks have run, Run returns nil.
+	Done bool `json:"done"`
+	// Leftover is what postrun hooks could not give back; Destroy and the next Run
+	// try again.
+	Leftover string `json:"leftover,omitempty"`
+	// Durable is false while the store fails: Status is then what is on disk, and
+	// nothing new is started.
+	Durable bool `json:"durable"`
+}
+
 // life is the alloc's own persisted state: what cannot be told from its tasks.
 type life struct {
 	Status     Status    `json:"status"`
@@ -49,7 +77,8 @@ type life struct {
 	// Round tells an older start of a task from one since the lifecycle last
 	// began: its start time at that moment.
 	Round map[string]time.Time `json:"round,omitempty"`
-	Done  bool                 `json:"done,omitempty"` // postrun hooks ran; nothing is left but the directory
+	Scope string               `json:"scope,omitempty"` // of its supervisor
+	Done  bool                 `json:"done,omitempty"`  // postrun hooks ran; nothing is left but the directory
 }
 
 // ending is why and how an alloc is brought to its end.
@@ -60,9 +89,11 @@ type ending struct {
 	Force    Status `json:"force,omitempty"`    // the client status, whatever the tasks say
 	NoDelay  bool   `json:"no_delay,omitempty"` // no shutdown delay, of the alloc nor of its tasks
 	Poststop bool   `json:"poststop,omitempty"` // poststop tasks end too
+	// Grace is the longest kill timeout of a task; 0 leaves it, negative is none.
+	Grace time.Duration `json:"grace,omitempty"`
 	// Left says that the prekill hooks ran; until Hold no task is killed.
-	Left bool  `json:"left,omitempty"`
-	Hold *int `json:"hold,omitempty"`
+	Left bool               `json:"left,omitempty"`
+	Hold bootclock.Deadline `json:"hold,omitzero"`
 }
 
 // restart is an accepted wish: every task of it gets a new attempt.
@@ -79,24 +110,18 @@ type view struct {
 	sidecar bool
 	leader  bool
 
-	state  string // pending, running, dead
-	ran    bool   // was ever started
-	up     bool   // was started since the lifecycle last began
+	state  taskrunner.Phase // as reported: pending, running, dead
+	ran    bool             // was ever started
+	up     bool             // was started since the lifecycle last began
 	failed bool
-	killed bool // has accepted a kill that is no milder than the alloc's
+	over   bool // dead, and its stop hooks have run
+	told   bool // knows of the kill or the restart in progress
 	moved  bool // has the new attempt that the restart in progress asks for
 }
 
-func (v view) dead() bool     { return v.state == stateDead }
+func (v view) dead() bool     { return v.state == taskrunner.Dead }
 func (v view) ok() bool       { return v.dead() && !v.failed }
 func (v view) poststop() bool { return v.hook == spec.LifecyclePoststop }
-
-// The reported states of a task.
-const (
-	statePending = "pending"
-	stateRunning = "running"
-	stateDead    = "dead"
-)
 
 // rank orders kills: what has a lower one is dead before the next is killed.
 func (v view) rank() int {
@@ -126,7 +151,7 @@ func status(tasks []view, l life) (Status, string) {
 			return Failed, fmt.Sprintf("task %q failed", t.name)
 		}
 		alive = alive || !t.dead()
-		ran = ran || t.ran || t.state == stateRunning
+		ran = ran || t.ran || t.state == taskrunner.Running
 	}
 	switch {
 	case alive && ran:

@@ -1,0 +1,250 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+package allocrunner
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nodekeep/nodekeep/internal/guard"
+	"github.com/nodekeep/nodekeep/spec"
+	"github.com/nodekeep/nodekeep/state"
+	"github.com/nodekeep/nodekeep/taskrunner"
+)
+
+// saveError is a failure of the store, not of the hook whose state it held up.
+type saveError struct{ err error }
+
+func (e *saveError) Error() string { return "save the hook's state: " + e.err.Error() }
+func (e *saveError) Unwrap() error { return e.err }
+
+// hooks are those of one alloc with what they need to run. There is never more
+// than one call of run at a time.
+type hooks struct {
+	all   []*bound
+	store state.Store
+	path  state.Path
+	log   hclog.Logger
+	trace func(hook string, p phase, took time.Duration, err error)
+}
+
+// bindHooks makes the hooks of one alloc, in order.
+func bindHooks(funcs []HookFunc, a *spec.Alloc) ([]*bound, error) {
+	var (
+		all  []*bound
+		errs []error
+	)
+	for i, f := range funcs {
+		if f == nil {
+			continue
+		}
+		h, err := f(a)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("allocrunner: Config.Hooks[%d]: %w", i, err))
+		}
+		if err != nil || h == nil {
+			continue
+		}
+		b := h.bind()
+		if b == nil {
+			continue
+		}
+		s, _ := b.open(nil)
+		if b.zero, err = s.encode(); err != nil {
+			errs = append(errs, fmt.Errorf("allocrunner: Config.Hooks[%d]: %w", i, err))
+		}
+		if err := spec.CheckName(b.name); err != nil {
+			errs = append(errs, fmt.Errorf("allocrunner: Config.Hooks[%d]: name: %w", i, err))
+		}
+		if slices.ContainsFunc(all, func(o *bound) bool { return o.name == b.name }) {
+			errs = append(errs, fmt.Errorf("allocrunner: Config.Hooks[%d]: a second hook named %q", i, b.name))
+		}
+		all = append(all, b)
+	}
+	slices.SortStableFunc(all, func(a, b *bound) int { return cmp.Compare(a.stage, b.stage) })
+	return all, errors.Join(errs...)
+}
+
+// load reads the hooks' states.
+func (h *hooks) load(tx state.Tx) error {
+	var errs []error
+	for _, b := range h.all {
+		b.saved = tx.Get(h.path, b.key)
+		_, err := b.open(b.saved)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// any says whether some hook has a callback for one of the phases.
+func (h *hooks) any(ps ...phase) bool {
+	return slices.ContainsFunc(h.all, func(b *bound) bool {
+		return slices.ContainsFunc(ps, func(p phase) bool { return b.has[p] })
+	})
+}
+
+// run calls the phase of every hook that has it. What gives back is called
+// reversed and whatever fails; any other chain ends with ctx, and that of prerun
+// with the first error.
+func (h *hooks) run(ctx context.Context, p phase, req Request) error {
+	order := slices.Clone(h.all)
+	if p.givesBack() {
+		slices.Reverse(order)
+	}
+	order = slices.DeleteFunc(order, func(b *bound) bool { return !b.wants(p) })
+	var total time.Duration
+	for _, b := range order {
+		total = max(total, b.boundOf(p))
+	}
+	end := time.Now().Add(total)
+	var errs []error
+	for _, b := range order {
+		if !p.givesBack() && ctx.Err() != nil {
+			return errors.Join(append(errs, context.Cause(ctx))...)
+		}
+		limit := b.boundOf(p)
+		if p.together() {
+			limit = min(limit, time.Until(end))
+		}
+		err := h.call(ctx, b, p, limit, req)
+		if err != nil {
+			errs = append(errs, err)
+			if p == prerun {
+				break
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// call calls one callback on a copy of the hook's state and saves what became of
+// it. Within a bound for all hooks, lateness is included in the limit.
+func (h *hooks) call(ctx context.Context, b *bound, p phase, limit time.Duration, req Request) error {
+	began, late := time.Now(), guard.Late
+	if p.together() {
+		late = min(late, max(0, limit/10))
+		limit -= late
+	}
+	if p.bound() > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done after %s", limit))
+		defer cancel()
+	}
+	req.Log = h.log.With("hook", b.name)
+	err := h.guarded(ctx, b, p, late, req)
+	var panicked *guard.PanicError
+	if errors.As(err, &panicked) {
+		h.log.Error("hook panicked", "hook", b.name, "callback", p.String(), "panic", panicked.Value, "stack", panicked.Stack)
+	}
+	h.trace(b.name, p, time.Since(began), err)
+	if err != nil {
+		return fmt.Errorf("hook %q: %s: %w", b.name, p, err)
+	}
+	return nil
+}
+
+// guarded serves the callback's checkpoints until it is back or abandoned. All
+// writes are made here: what was abandoned cannot write any more.
+func (h *hooks) guarded(ctx context.Context, b *bound, p phase, late time.Duration, req Request) error {
+	s, err := b.open(b.saved)
+	if err != nil {
+		return err
+	}
+	type wish struct {
+		raw    []byte
+		answer chan error
+	}
+	wishes, over := make(chan wish), make(chan struct{})
+	defer close(over)
+	req.save = func() error {
+		raw, err := s.encode()
+		if err != nil {
+			return err
+		}
+		w := wish{raw, make(chan error, 1)}
+		select {
+		case wishes <- w:
+			return <-w.answer
+		case <-over:
+			return taskrunner.ErrClosed
+		}
+	}
+	c := guard.Spawn(func() error { return s.call(ctx, p, &req) })
+	ended, patience := ctx.Done(), (<-chan time.Time)(nil)
+	for {
+		select {
+		case w := <-wishes:
+			w.answer <- h.keep(b, w.raw)
+		case <-c.Done():
+			raw, err := s.encode()
+			if err == nil {
+				err = h.keep(b, raw)
+			}
+			return errors.Join(c.Err(), err)
+		case <-ended:
+			ended = nil
+			t := time.NewTimer(late)
+			defer t.Stop()
+			patience = t.C
+		case <-patience:
+			b.lost = true
+			h.log.Error("hook does not return and is abandoned", "hook", b.name, "callback", p.String(), "stack", c.Stack())
+			return guard.ErrAbandoned
+		}
+	}
+}
+
+// keep saves the hook's state if it changed. What the store does not take is kept
+// in memory; the loop writes it with its next commit.
+func (h *hooks) keep(b *bound, raw []byte) error {
+	old := b.saved
+	if old == nil {
+		old = b.zero
+	}
+	if !b.dirty && bytes.Equal(raw, old) {
+		return nil
+	}
+	b.saved, b.dirty = raw, true
+	if err := h.store.Update(func(tx state.Tx) error { return tx.Put(h.path, b.key, raw) }); err != nil {
+		return &saveError{err}
+	}
+	b.dirty = false
+	return nil
+}
+
+// unsaved says whether some state could not be written.
+func (h *hooks) unsaved() bool {
+	return slices.ContainsFunc(h.all, func(b *bound) bool { return b.dirty })
+}
+
+// clean notes that put's writes are on disk.
+func (h *hooks) clean() {
+	for _, b := range h.all {
+		b.dirty = false
+	}
+}
+
+// put writes what could not be written.
+func (h *hooks) put(tx state.Tx) error {
+	var errs []error
+	for _, b := range h.all {
+		if b.dirty {
+			errs = append(errs, tx.Put(h.path, b.key, b.saved))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// notSaved says that the store failed, not the hook.
+func notSaved(err error) bool {
+	var save *saveError
+	return errors.As(err, &save)
+}

@@ -1,0 +1,151 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+package allocrunner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/nodekeep/nodekeep/taskrunner"
+)
+
+// prepare makes the operation a function of its context alone: it runs beside the
+// loop and sees only what is captured here.
+func (l *loop) prepare(d decision) func(context.Context) result {
+	h, req := l.r.hooks, l.r.request(l.alloc)
+	targets := l.targets(d.targets)
+	switch d.op {
+	case opPrerun:
+		req.Restored = l.r.first.restored
+		return func(ctx context.Context) result { return result{err: h.run(ctx, prerun, req)} }
+	case opUpdate:
+		req.Previous = l.seen
+		l.changed, l.seen = false, l.alloc
+		all, a := l.r.tasks, l.alloc
+		return func(ctx context.Context) result {
+			err := h.run(ctx, update, req)
+			if ctx.Err() != nil {
+				return result{err: err}
+			}
+			return result{err: errors.Join(err, join(all, each(all, func(t *task) error { return t.Update(ctx, a) })))}
+		}
+	case opPrekill:
+		if l.life.Kill != nil {
+			req.Cause = l.life.Kill.Cause
+		}
+		return func(ctx context.Context) result { return result{err: h.run(ctx, prekill, req)} }
+	case opPostrun:
+		work := l.background.Close()
+		return func(ctx context.Context) result {
+			l.endBackground(work)
+			return result{err: h.run(ctx, postrun, req)}
+		}
+	case opKill:
+		kill := l.life.Kill.request()
+		return func(ctx context.Context) result {
+			return result{err: join(targets, each(targets, func(t *task) error { return t.Kill(ctx, kill) }))}
+		}
+	default: // opRestart
+		return l.restartWork(targets, req)
+	}
+}
+
+// restartWork asks targets for a new attempt, after the hooks the first time. A
+// task between attempts needs none: its backoff ends.
+func (l *loop) restartWork(targets []*task, req Request) func(context.Context) result {
+	r, h := l.life.Restart, l.r.hooks
+	first := l.hooked != r
+	if first {
+		l.hooked = r
+		for _, t := range l.r.tasks {
+			s := t.Snapshot()
+			if _, ok := r.Tasks[t.name]; ok {
+				req.Tasks = append(req.Tasks, t.name)
+			} else if r.Fresh && s.State() == taskrunner.Pending && !s.Backoff.IsZero() {
+				targets = append(targets, t)
+			}
+		}
+	}
+	return func(ctx context.Context) result {
+		var res result
+		if first {
+			res.err = h.run(ctx, preTaskRestart, req)
+		}
+		if ctx.Err() != nil {
+			return res
+		}
+		errs := each(targets, func(t *task) error {
+			return t.Restart(ctx, taskrunner.RestartRequest{Reason: r.Reason, AlsoDead: true})
+		})
+		for i, err := range errs {
+			if errors.Is(err, taskrunner.ErrNotRunning) {
+				res.dropped = append(res.dropped, targets[i].name)
+			}
+		}
+		res.err = errors.Join(res.err, join(targets, errs))
+		return res
+	}
+}
+
+// targets finds the tasks and notes that they are told now.
+func (l *loop) targets(names []string) []*task {
+	var ts []*task
+	for _, t := range l.r.tasks {
+		if slices.Contains(names, t.name) {
+			l.told[t.name] = told{t.Snapshot().Rev, l.why()}
+			ts = append(ts, t)
+		}
+	}
+	return ts
+}
+
+// each calls f for all tasks at once.
+func each(ts []*task, f func(*task) error) []error {
+	errs := make([]error, len(ts))
+	var wg sync.WaitGroup
+	for i, t := range ts {
+		if len(ts) == 1 {
+			errs[i] = f(t)
+			continue
+		}
+		wg.Go(func() { errs[i] = f(t) })
+	}
+	wg.Wait()
+	return errs
+}
+
+// join names the tasks. One that has ended meanwhile, or whose disk failed, is
+// no error here.
+func join(ts []*task, errs []error) error {
+	var all []error
+	for i, err := range errs {
+		if err != nil && !errors.Is(err, taskrunner.ErrClosed) && !errors.Is(err, taskrunner.ErrNotDurable) {
+			all = append(all, fmt.Errorf("task %q: %w", ts[i].name, err))
+		}
+	}
+	return errors.Join(all...)
+}
+
+// request is what a task is told of the ending. Nil: nothing ever ran that a
+// poststop task could clean up after.
+func (e *ending) request() taskrunner.KillRequest {
+	if e == nil {
+		return taskrunner.KillRequest{Reason: "no other task of the alloc ever ran"}
+	}
+	req := taskrunner.KillRequest{Reason: e.Reason, NoShutdownDelay: e.NoDelay, Grace: e.Grace}
+	switch e.Cause {
+	case CauseSetup:
+		req.Kind, req.Failed = taskrunner.SetupFailure, true
+	case CauseLeader:
+		req.Kind = taskrunner.LeaderDead
+	case CauseSibling:
+		req.Kind = taskrunner.SiblingFailed
+	case CauseMains:
+		req.Kind = taskrunner.MainsDead
+	}
+	return req
+}
