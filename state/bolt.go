@@ -180,7 +180,9 @@ func (s *bolt) write() {
 			clean = true
 			return
 		}
-		// Whoever called while the last fsync ran waits in the channel now.
+		// Whoever called while the last fsync ran waits in the channel now. Yielding
+		// to those who were just answered would double the groups, but on a busy
+		// machine it waits behind all that is runnable.
 		for more := true; more && len(s.group) < maxGroup; {
 			select {
 			case r := <-s.reqs:
@@ -281,7 +283,7 @@ func (s *bolt) answer(err error) {
 	}
 	for _, r := range s.failed {
 		if err != nil && r.after {
-			*r = request{err: err, done: r.done}
+			r.err, r.panic, r.goexit = err, nil, false
 		}
 		close(r.done)
 	}

@@ -250,7 +250,7 @@ func (s *bolt) open() (err error) {
 		InitialMmapSize: mapSize,
 		NoStatistics:    true,
 		OpenFile: func(name string, flag int, perm os.FileMode) (*os.File, error) {
-			s.file, err = os.OpenFile(name, flag, perm)
+			s.file, err = os.OpenFile(name, flag&^os.O_CREATE, perm) // a lost file is not an empty one
 			return s.file, err
 		},
 	}
