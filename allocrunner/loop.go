@@ -168,20 +168,18 @@ func (l *loop) evaluate(ctx context.Context) {
 }
 
 // settle brings what follows from the tasks into next and says whether that is
-// news. Where no hook gives anything back the alloc is over with its tasks.
+// news. Where no hook gives anything back the alloc is over with its tasks; that
+// needs no write, for New sees it too.
 func (l *loop) settle(next *life, tasks []view) bool {
 	old := *next
 	next.Status, next.Desc = status(tasks, *next)
-	if !slices.ContainsFunc(tasks, func(t view) bool { return !t.over }) {
-		if next.FinishedAt.IsZero() {
-			next.FinishedAt = l.finishedAt()
-		}
-		if l.work.op == opNone && !l.r.hooks.any(prekill, postrun) {
-			next.Done, l.over = true, true
-		}
+	if next.FinishedAt.IsZero() && !slices.ContainsFunc(tasks, func(t view) bool { return !t.dead() }) {
+		next.FinishedAt = l.finishedAt()
 	}
-	return next.Status != old.Status || next.Desc != old.Desc || next.Done != old.Done ||
-		!next.FinishedAt.Equal(old.FinishedAt)
+	if l.work.op == opNone && !l.r.hooks.any(prekill, postrun) {
+		l.over = l.over || !slices.ContainsFunc(tasks, func(t view) bool { return !t.over })
+	}
+	return next.Status != old.Status || next.Desc != old.Desc || !next.FinishedAt.Equal(old.FinishedAt)
 }
 
 // finishedAt is when the last task ended.
