@@ -74,11 +74,11 @@ func (f *faults) required(path, v, allowed string) {
 }
 
 func (f *faults) name(path, v string) bool {
-	err := CheckName(v)
-	if err != nil {
-		f.add(path, v, strings.TrimPrefix(err.Error(), "spec: "), "")
+	problem, allowed := checkName(v)
+	if problem != "" {
+		f.add(path, v, problem, allowed)
 	}
-	return err == nil
+	return problem == ""
 }
 
 func (f *faults) notNegative(path string, v int64) {

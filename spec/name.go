@@ -21,20 +21,25 @@ const MaxName = 128
 // Names that differ by case only are one name on some file systems, so "Alloc"
 // is refused as well, and Validate refuses two tasks that FoldName makes equal.
 func CheckName(name string) error {
-	switch {
-	case name == "":
-		return fmt.Errorf("spec: name is empty, it needs 1 to %d bytes", MaxName)
-	case len(name) > MaxName:
-		return fmt.Errorf("spec: name %.32q… has %d bytes, at most %d are allowed", name, len(name), MaxName)
-	case strings.ContainsAny(name, "/\\\x00"):
-		return fmt.Errorf("spec: name %q must not contain '/', '\\' or NUL", name)
-	case name == "." || name == ".." || strings.EqualFold(name, "alloc"):
-		return fmt.Errorf("spec: name %q is reserved, as are %q, %q and %q in any case", name, ".", "..", "alloc")
-	case !utf8.ValidString(name):
-		// JSON would come back with another name, and so another directory.
-		return fmt.Errorf("spec: name %q must be valid UTF-8", name)
+	if problem, allowed := checkName(name); problem != "" {
+		return fmt.Errorf("spec: name %.64q %s; allowed: %s", name, problem, allowed)
 	}
 	return nil
+}
+
+func checkName(name string) (problem, allowed string) {
+	switch {
+	case name == "" || len(name) > MaxName:
+		return fmt.Sprintf("has %d bytes", len(name)), fmt.Sprintf("1 to %d bytes", MaxName)
+	case strings.ContainsAny(name, "/\\\x00"):
+		return "has a character that cannot be part of a file name", "any but /, \\ and NUL"
+	case name == "." || name == ".." || strings.EqualFold(name, "alloc"):
+		return "is reserved", `any but ".", ".." and "alloc", in any case`
+	case !utf8.ValidString(name):
+		// JSON would come back with another name, and so another directory.
+		return "is not UTF-8", "UTF-8"
+	}
+	return "", ""
 }
 
 // FoldName maps all names that differ by case only to one key.

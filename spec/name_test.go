@@ -18,16 +18,16 @@ func TestCheckName(t *testing.T) {
 		require.NoError(t, spec.CheckName(good), "%q", good)
 	}
 	for bad, want := range map[string]string{
-		"":                       "is empty",
+		"":                       "has 0 bytes",
 		".":                      "reserved",
 		"..":                     "reserved",
 		"alloc":                  "reserved",
 		"ALLOC":                  "reserved",
-		"a/b":                    "must not contain",
-		`a\b`:                    "must not contain",
-		"a\x00":                  "must not contain",
+		"a/b":                    "cannot be part",
+		`a\b`:                    "cannot be part",
+		"a\x00":                  "cannot be part",
 		"\xff":                   "UTF-8",
-		strings.Repeat("x", 129): "129 bytes, at most 128",
+		strings.Repeat("x", 129): "129 bytes; allowed: 1 to 128",
 	} {
 		require.ErrorContains(t, spec.CheckName(bad), want, "%q", bad)
 	}

@@ -53,15 +53,14 @@ func (a *Alloc) validateTasks(f *faults) {
 		t, path := &a.Tasks[i], at("tasks", i)
 		if f.name(path+".name", t.Name) {
 			if first, twice := seen[FoldName(t.Name)]; twice {
-				f.add(path+".name", t.Name, fmt.Sprintf("is there already as %s.name", first), "names that differ in more than case")
-			} else {
-				seen[FoldName(t.Name)] = path
+				f.add(path+".name", t.Name, fmt.Sprintf("is there already: task %q", first), "names that differ in more than case")
 			}
+			seen[FoldName(t.Name)] = t.Name
 		}
 		if t.Leader && leader != "" {
-			f.add(path+".leader", true, fmt.Sprintf("is a second leader, %s is one", leader), "one leader at most")
+			f.add(path+".leader", true, fmt.Sprintf("makes a second leader, task %s is one", leader), "one leader at most")
 		} else if t.Leader {
-			leader = path
+			leader = fmt.Sprintf("%q", t.Name)
 		}
 		for j, d := range t.DependsOn {
 			path := at(path+".depends_on", j)
@@ -179,7 +178,7 @@ func (r *Resources) validate(f *faults, path string) {
 	memory := r.MemoryMB
 	def(&memory, DefaultMemoryMB)
 	if m := r.MemoryMaxMB; m < -1 || m > 0 && m < memory {
-		f.add(path+".memory_max_mb", m, "is below memory_mb", fmt.Sprintf("%d or more, 0 for the same, -1 for no limit", memory))
+		f.add(path+".memory_max_mb", m, "is below the memory that is reserved", fmt.Sprintf("%d or more, 0 for the same, -1 for no limit", memory))
 	}
 	for i, id := range r.CoreIDs {
 		f.notNegative(at(path+".core_ids", i), int64(id))

@@ -26,15 +26,15 @@ func TestValidate(t *testing.T) {
 		want string // the whole text of the only fault
 		make func(*spec.Alloc)
 	}{
-		{`id: "" name is empty, it needs 1 to 128 bytes`, func(a *spec.Alloc) { a.ID = "" }},
+		{`id: "" has 0 bytes; allowed: 1 to 128 bytes`, func(a *spec.Alloc) { a.ID = "" }},
 		{`group: is required; allowed: the name of the group this is an alloc of`, func(a *spec.Alloc) { a.Group = "" }},
 		{`job_type: "cron" is unknown; allowed: service, batch, system, sysbatch`, func(a *spec.Alloc) { a.JobType = "cron" }},
 		{`desired_status: "maybe" is unknown; allowed: run, stop, evict`, func(a *spec.Alloc) { a.DesiredStatus = "maybe" }},
 		{`index: -1 is negative; allowed: 0 or more`, func(a *spec.Alloc) { a.Index = -1 }},
 		{`tasks: is empty; allowed: one task or more`, func(a *spec.Alloc) { a.Tasks = nil }},
-		{`tasks[1].name: "alloc" name "alloc" is reserved, as are ".", ".." and "alloc" in any case`, func(a *spec.Alloc) { a.Tasks[1].Name = "alloc" }},
-		{`tasks[1].name: "WEB" is there already as tasks[0].name; allowed: names that differ in more than case`, func(a *spec.Alloc) { a.Tasks[1].Name = "WEB" }},
-		{`tasks[1].leader: true is a second leader, tasks[0] is one; allowed: one leader at most`, func(a *spec.Alloc) { a.Tasks[0].Leader, a.Tasks[1].Leader = true, true }},
+		{`tasks[1].name: "alloc" is reserved; allowed: any but ".", ".." and "alloc", in any case`, func(a *spec.Alloc) { a.Tasks[1].Name = "alloc" }},
+		{`tasks[1].name: "WEB" is there already: task "web"; allowed: names that differ in more than case`, func(a *spec.Alloc) { a.Tasks[1].Name = "WEB" }},
+		{`tasks[1].leader: true makes a second leader, task "web" is one; allowed: one leader at most`, func(a *spec.Alloc) { a.Tasks[0].Leader, a.Tasks[1].Leader = true, true }},
 		{`tasks[0].driver: is required; allowed: a driver's name such as "raw_exec"`, func(a *spec.Alloc) { a.Tasks[0].Driver = "" }},
 		{`tasks[0].config: "[1]" is not a JSON object; allowed: an object, or nothing`, func(a *spec.Alloc) { a.Tasks[0].Config = json.RawMessage(`[1]`) }},
 		{`tasks[0].config: "{" is not a JSON object; allowed: an object, or nothing`, func(a *spec.Alloc) { a.Tasks[0].Config = json.RawMessage(`{`) }},
@@ -53,7 +53,7 @@ func TestValidate(t *testing.T) {
 			a.Tasks[0].DependsOn = []spec.Dependency{{Task: "log"}}
 			a.Tasks[1].DependsOn = []spec.Dependency{{Task: "web"}}
 		}},
-		{`tasks[0].resources.memory_max_mb: 200 is below memory_mb; allowed: 300 or more, 0 for the same, -1 for no limit`, func(a *spec.Alloc) { a.Tasks[0].Resources.MemoryMaxMB = 200 }},
+		{`tasks[0].resources.memory_max_mb: 200 is below the memory that is reserved; allowed: 300 or more, 0 for the same, -1 for no limit`, func(a *spec.Alloc) { a.Tasks[0].Resources.MemoryMaxMB = 200 }},
 		{`tasks[0].resources.core_ids[1]: 3 is there already; allowed: each core once`, func(a *spec.Alloc) { a.Tasks[0].Resources.CoreIDs = []int{3, 3} }},
 		{`tasks[0].resources.devices[0].affinities[0].weight: 101 is out of range; allowed: -100 to 100`, func(a *spec.Alloc) {
 			a.Tasks[0].Resources.Devices = []spec.DeviceRequest{{Name: "gpu", Affinities: []spec.Constraint{{Weight: 101}}}}
