@@ -1,0 +1,5 @@
+job "web" {
+  group "api" {
+    count = = 2
+  }
+}

@@ -1,0 +1,7 @@
+job "web" {
+  group "api" {
+	task "tabs" {
+	  env { A = "x }
+	}
+  }
+}

@@ -1,0 +1,232 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+package jobspec
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/ext/typeexpr"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+	"github.com/zclconf/go-cty/cty/convert"
+)
+
+// EnvPrefix begins the environment variables that set variables of a job file.
+const EnvPrefix = "NOMAD_VAR_"
+
+// variable is a variable block.
+type variable struct {
+	name  string
+	typ   cty.Type // DynamicPseudoType if the block has none
+	text  bool     // values from outside are texts, not expressions
+	value cty.Value
+	wrong bool // one of its values was refused: that is told, and enough
+	where hcl.Range
+}
+
+// variables reads the variable blocks and gives each its value. From weak to
+// strong: default, environment, variable files in their order, Vars.
+func (p *parser) variables(blocks hclsyntax.Blocks) cty.Value {
+	vars := map[string]*variable{}
+	for _, b := range blocks {
+		if v := p.variable(b); v != nil {
+			if first := vars[v.name]; first != nil {
+				p.diags.add(b.DefRange(), "Duplicate variable", "The variable %q is declared on line %d already.", v.name, first.where.Start.Line)
+				continue
+			}
+			vars[v.name] = v
+		}
+	}
+	for _, kv := range p.cfg.Env {
+		name, value, ok := strings.Cut(kv, "=")
+		if name, has := strings.CutPrefix(name, EnvPrefix); ok && has && vars[name] != nil {
+			p.assign(vars[name], EnvPrefix+name, value)
+		}
+	}
+	for _, f := range p.cfg.VarFiles {
+		p.varFile(f, vars)
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.cfg.Vars)) {
+		if v := vars[name]; v != nil {
+			p.assign(v, "-var "+name, p.cfg.Vars[name])
+		} else {
+			p.undeclared(hcl.Range{Filename: "-var " + name, Start: hcl.InitialPos, End: hcl.InitialPos}, name, vars)
+		}
+	}
+	values := map[string]cty.Value{}
+	for name, v := range vars {
+		if v.value == cty.NilVal {
+			if !v.wrong {
+				p.diags.add(v.where, "Variable without a value", "Set it with -var %s=…, in a variable file or as %s%s, or give it a default.", name, EnvPrefix, name)
+			}
+			v.value = cty.NullVal(cty.DynamicPseudoType)
+		}
+		values[name] = v.value
+	}
+	return cty.ObjectVal(values)
+}
+
+func (p *parser) undeclared(r hcl.Range, name string, vars map[string]*variable) {
+	names := "it declares none"
+	if len(vars) > 0 {
+		names = "it declares " + strings.Join(slices.Sorted(maps.Keys(vars)), ", ")
+	}
+	p.diags.add(r, "Unknown variable", "The job file declares no variable %q; %s.", name, names)
+}
+
+func (p *parser) variable(b *hclsyntax.Block) *variable {
+	if len(b.Labels) != 1 || !hclsyntax.ValidIdentifier(b.Labels[0]) {
+		p.diags.add(b.DefRange(), "Variable without a name", `A variable block has one name of letters, digits, "_" and "-": variable "name" { … }`)
+		return nil
+	}
+	v := &variable{name: b.Labels[0], typ: cty.DynamicPseudoType, text: true, where: b.DefRange()}
+	if a := b.Body.Attributes["type"]; a != nil {
+		t, diags := typeexpr.TypeConstraint(a.Expr)
+		p.diags.hcl(diags)
+		v.typ, v.text = t, t == cty.String
+	}
+	for _, a := range inOrder(b.Body.Attributes) {
+		switch a.Name {
+		case "type":
+		case "description":
+			v, diags := a.Expr.Value(nil)
+			p.diags.hcl(diags)
+			if !diags.HasErrors() && v.Type() != cty.String {
+				p.diags.add(a.Expr.Range(), "Invalid description", "A text is needed.")
+			}
+		case "default":
+			p.constant(v, a.Expr)
+		default:
+			p.unknown(a.NameRange, "argument", a.Name, "a variable block", []string{"type", "default", "description"}, []string{"sensitive"})
+		}
+	}
+	for _, x := range b.Body.Blocks {
+		p.unknown(x.TypeRange, "block", x.Type, "a variable block", []string{"type", "default", "description"}, []string{"validation"})
+	}
+	return v
+}
+
+// assign gives v a value from outside a file.
+func (p *parser) assign(v *variable, from, text string) {
+	p.diags.source(from, []byte(text))
+	if v.wrong = !p.diags.check(from, []byte(text)); v.wrong {
+		return
+	}
+	r := hcl.Range{Filename: from, Start: hcl.InitialPos, End: hcl.Pos{Line: 1, Column: 1 + len(text), Byte: len(text)}}
+	if v.text {
+		p.set(v, cty.StringVal(text), r)
+		return
+	}
+	expr, diags := hclsyntax.ParseExpression([]byte(text), from, hcl.InitialPos)
+	p.diags.hcl(diags)
+	if v.wrong = diags.HasErrors(); !v.wrong {
+		p.constant(v, expr)
+	}
+}
+
+// constant gives v the value of an expression that needs no other.
+func (p *parser) constant(v *variable, x hclsyntax.Expression) {
+	value, diags := x.Value(nil)
+	p.diags.hcl(diags)
+	if v.wrong = diags.HasErrors(); !v.wrong {
+		p.set(v, value, x.Range())
+	}
+}
+
+func (p *parser) set(v *variable, value cty.Value, r hcl.Range) {
+	value, err := convert.Convert(value, v.typ)
+	if err != nil {
+		p.diags.add(r, "Wrong type of value", "The variable %q is declared as %s: %v.", v.name, typeexpr.TypeString(v.typ), err)
+		v.wrong = true
+		return
+	}
+	v.value = value
+}
+
+// varFile reads a file of name = value.
+func (p *parser) varFile(f File, vars map[string]*variable) {
+	body := p.file(f)
+	if body == nil {
+		return
+	}
+	for _, b := range body.Blocks {
+		p.diags.add(b.DefRange(), "Unexpected block", "A variable file has lines of name = value only.")
+	}
+	for _, a := range inOrder(body.Attributes) {
+		if vars[a.Name] == nil {
+			p.undeclared(a.NameRange, a.Name, vars)
+			continue
+		}
+		p.constant(vars[a.Name], a.Expr)
+	}
+}
+
+// locals evaluates the locals blocks. They may use variables and each other, in
+// any order but not in a circle.
+func (p *parser) locals(blocks hclsyntax.Blocks) {
+	attrs := map[string]*hclsyntax.Attribute{}
+	for _, b := range blocks {
+		if len(b.Labels) > 0 {
+			p.diags.add(b.LabelRanges[0], "Unexpected label", "A locals block has none.")
+		}
+		for _, x := range b.Body.Blocks {
+			p.diags.add(x.DefRange(), "Unexpected block", "A locals block has lines of name = value only.")
+		}
+		for name, a := range b.Body.Attributes {
+			if first := attrs[name]; first != nil {
+				p.diags.add(a.NameRange, "Duplicate local value", "The local value %q is there on line %d already.", name, first.NameRange.Start.Line)
+				continue
+			}
+			attrs[name] = a
+		}
+	}
+	values := map[string]cty.Value{}
+	for _, a := range inOrder(attrs) {
+		p.local(a, attrs, values, nil)
+	}
+	p.ctx.Variables["local"] = cty.ObjectVal(values)
+}
+
+// local evaluates a after those it uses; users are the ones that wait for it. In
+// a circle all are null.
+func (p *parser) local(a *hclsyntax.Attribute, attrs map[string]*hclsyntax.Attribute, values map[string]cty.Value, users []string) (ok bool) {
+	if v, done := values[a.Name]; done {
+		return !v.IsNull() || v.Type() != cty.DynamicPseudoType
+	}
+	null := cty.NullVal(cty.DynamicPseudoType)
+	if i := slices.Index(users, a.Name); i >= 0 {
+		p.diags.add(a.NameRange, "Local values in a circle", "%s -> %s", strings.Join(users[i:], " -> "), a.Name)
+		return false
+	}
+	for _, t := range a.Expr.Variables() {
+		step, isAttr := at(t, 1).(hcl.TraverseAttr)
+		if !isAttr || t.RootName() != "local" || attrs[step.Name] == nil {
+			continue
+		}
+		if !p.local(attrs[step.Name], attrs, values, append(users, a.Name)) {
+			values[a.Name] = null
+			return false
+		}
+	}
+	p.ctx.Variables["local"] = cty.ObjectVal(values)
+	values[a.Name] = p.value(a.Expr)
+	return true
+}
+
+func at(t hcl.Traversal, i int) hcl.Traverser {
+	if i < len(t) {
+		return t[i]
+	}
+	return nil
+}
+
+// inOrder returns attributes in the order they are written in.
+func inOrder(attrs map[string]*hclsyntax.Attribute) []*hclsyntax.Attribute {
+	return slices.SortedFunc(maps.Values(attrs), func(a, b *hclsyntax.Attribute) int {
+		return a.NameRange.Start.Byte - b.NameRange.Start.Byte
+	})
+}
