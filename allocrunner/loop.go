@@ -200,7 +200,7 @@ func (l *loop) views() []view {
 		s, def := t.Snapshot(), l.alloc.Task(t.name)
 		v := view{
 			name: t.name, hook: def.Hook(), sidecar: def.IsSidecar(),
-			state: s.State(), failed: s.Failed, over: s.Phase == taskrunner.Dead && s.Durable,
+			state: s.State(), failed: s.Failed, gone: s.Final, over: s.Phase == taskrunner.Dead && s.Durable,
 			ran: !s.StartedAt.IsZero(),
 		}
 		v.leader = def.Leader && !v.poststop()
@@ -213,6 +213,9 @@ func (l *loop) views() []view {
 			v.moved = member && s.Attempt > base
 			v.told = v.told || s.Restarting != nil
 		}
+		// What a task does while its disk fails cannot be seen: one that was told to
+		// die holds up nobody, so that all are told.
+		v.gone = v.gone || v.told && !s.Durable
 		vs = append(vs, v)
 	}
 	return vs

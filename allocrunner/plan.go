@@ -144,13 +144,13 @@ func kills(tasks []view, l life) []string {
 	spare := ran && (l.Kill == nil || !l.Kill.Poststop)
 	lowest := 4
 	for _, t := range tasks {
-		if !t.dead() && !(t.poststop() && spare) {
+		if !t.gone && !(t.poststop() && spare) {
 			lowest = min(lowest, t.rank())
 		}
 	}
 	var names []string
 	for _, t := range tasks {
-		if t.rank() == lowest && !t.dead() && !t.told {
+		if t.rank() == lowest && !t.gone && !t.told {
 			names = append(names, t.name)
 		}
 	}

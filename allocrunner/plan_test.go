@@ -18,7 +18,7 @@ import (
 // main, leader, post, postside, stop; states new (never started), wait (between
 // attempts), run, ok, failed, gone (dead, never started, not failed); flags
 // told, moved, old (its last start was before the lifecycle began anew), late (its
-// stop hooks still run).
+// stop hooks still run), exited (dead but for its exited hooks).
 func views(t testing.TB, text string) []view {
 	var vs []view
 	for _, f := range strings.Fields(text) {
@@ -61,6 +61,7 @@ func views(t testing.TB, text string) []view {
 			t.Fatalf("state %q", flags[0])
 		}
 		v.told = slices.Contains(flags, "told")
+		v.gone = v.dead() || slices.Contains(flags, "exited")
 		v.over = v.dead() && !slices.Contains(flags, "late")
 		v.moved = slices.Contains(flags, "moved")
 		v.up = v.up && !slices.Contains(flags, "old")
@@ -156,6 +157,7 @@ func TestPlan(t *testing.T) {
 		{"the delay ends with the tasks", "m:main:ok", kill(CauseStopped), input{ready: true, left: true, held: true, durable: true}, "postrun"},
 		{"leader alone", "m:main:run l:leader:run s:preside:run", kill(CauseStopped), gone, "kill l"},
 		{"until it is dead", "m:main:run l:leader:run,told s:preside:run", kill(CauseStopped), gone, ""},
+		{"or its process is gone", "m:main:run l:leader:run,told,exited s:preside:run", kill(CauseStopped), gone, "kill m"},
 		{"mains together", "m:main:run l:leader:ok n:main:wait s:preside:run", kill(CauseStopped), gone, "kill m n"},
 		{"mains and what runs once", five("run", "run", "new", "new", "new"), kill(CauseStopped), gone, "kill p m q"},
 		{"one of them lags", "m:main:run,told n:main:ok s:preside:run", kill(CauseStopped), gone, ""},

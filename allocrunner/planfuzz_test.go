@@ -86,14 +86,14 @@ func (m *model) step() {
 				if slices.Contains(d.targets, m.tasks[i].name) {
 					m.tasks[i].told = true
 					if !m.tasks[i].ran {
-						m.tasks[i].state, m.tasks[i].over = taskrunner.Dead, true
+						m.tasks[i].state, m.tasks[i].gone, m.tasks[i].over = taskrunner.Dead, true, true
 					}
 				}
 			}
 		case d.op == opRestart:
 			for i := range m.tasks {
 				if t := &m.tasks[i]; slices.Contains(d.targets, t.name) {
-					t.moved, t.state, t.over, t.failed = true, taskrunner.Pending, false, false
+					t.moved, t.state, t.gone, t.over, t.failed = true, taskrunner.Pending, false, false, false
 					t.up = t.up && !m.life.Restart.Fresh
 				}
 			}
@@ -170,13 +170,13 @@ func (m *model) move(i, what int, big bool) {
 		m.in.changed = true
 	case t.dead():
 	case t.state == taskrunner.Pending && t.told:
-		t.state, t.over = taskrunner.Dead, true
+		t.state, t.gone, t.over = taskrunner.Dead, true, true
 	case t.state == taskrunner.Pending && m.open[t.name]:
 		t.state, t.ran, t.up = taskrunner.Running, true, true
 	case t.state == taskrunner.Running && what == 0 && !t.told:
 		t.state = taskrunner.Pending
 	case t.state == taskrunner.Running:
-		t.state, t.over, t.failed = taskrunner.Dead, true, what == 1 && !t.told
+		t.state, t.gone, t.over, t.failed = taskrunner.Dead, true, true, what == 1 && !t.told
 	}
 }
 

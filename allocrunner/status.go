@@ -114,6 +114,7 @@ type view struct {
 	ran    bool             // was ever started
 	up     bool             // was started since the lifecycle last began
 	failed bool
+	gone   bool // its process is, for good: the next in kill order may go
 	over   bool // dead, and its stop hooks have run
 	told   bool // knows of the kill or the restart in progress
 	moved  bool // has the new attempt that the restart in progress asks for
