@@ -1,0 +1,212 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Package core holds the hooks that every node needs. The agent puts them in;
+// a host that runs the runners alone picks what it wants.
+//
+//	alloc hooks   prerun ▼                              postrun ▲ (reverse)
+//	  dirs        the alloc's directory                 –
+//	  scope       –                                     its supervisor leaves
+//	task hooks    prestart ▼                            stop ▲ (reverse)
+//	  scope       –                                     its supervisor leaves (one per task)
+//	  validate    config against the driver's schema    –
+//	  dirs        the task's directories, its owner     –
+//	  logs        FIFO pair and log files               pair drained and removed
+package core
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/nodekeep/nodekeep/allocdir"
+	"github.com/nodekeep/nodekeep/allocrunner"
+	"github.com/nodekeep/nodekeep/driver"
+	"github.com/nodekeep/nodekeep/internal/account"
+	"github.com/nodekeep/nodekeep/spec"
+	"github.com/nodekeep/nodekeep/supervisor"
+	"github.com/nodekeep/nodekeep/taskrunner"
+)
+
+// Config is what the hooks share. Supervisors is required.
+type Config struct {
+	Supervisors *supervisor.Pool
+	// AllocScope names the supervisor scope that ends with the alloc; "" or nil is
+	// none. TaskScopes says that each task has one that ends with it.
+	AllocScope func(allocID string) string
+	TaskScopes func(allocID string) bool
+	// Dir is an alloc's directory; an error fails its tasks. Nil: no directories
+	// and no logs.
+	Dir func(allocID string) (*allocdir.Dir, error)
+	// Validate checks a task's config against its driver's schema before anything
+	// is made (driverconfig.Validate). Nil: the driver finds out.
+	Validate func(*driver.Schema, json.RawMessage, map[string]spec.Origin) error
+}
+
+// TaskHooks are the built-in task hooks in their order.
+func TaskHooks(cfg Config) []taskrunner.HookFunc {
+	users := &account.Book{}
+	out := []taskrunner.HookFunc{taskScope(cfg), validate(cfg)}
+	if cfg.Dir != nil {
+		out = append(out, dirs(cfg, users), logs(cfg, users))
+	}
+	return out
+}
+
+// AllocHooks are the built-in alloc hooks in their order.
+func AllocHooks(cfg Config) []allocrunner.HookFunc {
+	var out []allocrunner.HookFunc
+	if cfg.Dir != nil {
+		out = append(out, allocDirs)
+	}
+	if cfg.AllocScope != nil {
+		out = append(out, allocScope(cfg))
+	}
+	return out
+}
+
+// none is the state of a hook that has nothing to remember.
+type none struct{}
+
+func validate(cfg Config) taskrunner.HookFunc {
+	return func(*spec.Alloc, *spec.Task) (taskrunner.AnyHook, error) {
+		return &taskrunner.Hook[none]{
+			Name: "validate", Stage: taskrunner.StageValidate,
+			Prestart: func(_ context.Context, r *taskrunner.Request, _ *none) (c taskrunner.Contribution, err error) {
+				if r.Driver.Name != "" && cfg.Validate != nil {
+					err = cfg.Validate(r.Driver.TaskSchema, r.Task.Config, r.Task.Origin)
+				}
+				if err != nil {
+					r.Emit(taskrunner.FailedValidation, map[string]string{"message": err.Error()})
+				}
+				return c, err
+			},
+		}, nil
+	}
+}
+
+func dirs(cfg Config, users *account.Book) taskrunner.HookFunc {
+	return func(*spec.Alloc, *spec.Task) (taskrunner.AnyHook, error) {
+		return &taskrunner.Hook[none]{
+			Name: "dirs", Stage: taskrunner.StageDirs,
+			Prestart: func(ctx context.Context, r *taskrunner.Request, _ *none) (c taskrunner.Contribution, err error) {
+				dir, err := cfg.Dir(r.Alloc.ID)
+				if err != nil {
+					return c, err
+				}
+				owner, err := ownerOf(users, r)
+				if err != nil {
+					return c, err
+				}
+				_, rep, err := dir.BuildTask(ctx, r.Task.Name, allocdir.TaskOptions{
+					UID: owner.UID, GID: owner.GID, SecretsMB: int(r.Task.Resources.SecretsMB),
+				})
+				if rep.Created && len(rep.Weaker) > 0 {
+					r.Emit(taskrunner.TaskSetup, map[string]string{"message": strings.Join(rep.Weaker, "; ")})
+				}
+				return c, err
+			},
+		}, nil
+	}
+}
+
+// ownerOf is who owns the task's files: its user, else this process's. The user
+// of a task with a file system of its own may be one that only that image knows.
+func ownerOf(users *account.Book, r *taskrunner.Request) (account.Account, error) {
+	if r.Task.User == "" {
+		return account.Account{}, nil
+	}
+	a, err := users.Lookup(r.Task.User)
+	if err != nil && r.Driver.Capabilities.FSIsolation == driver.FSImage {
+		return account.Account{UID: -1, GID: -1}, nil
+	}
+	return a, err
+}
+
+// collected is what the logs hook remembers: that there is a pair to take down.
+type collected struct {
+	Scope string `json:"scope,omitempty"`
+}
+
+func logs(cfg Config, users *account.Book) taskrunner.HookFunc {
+	return func(_ *spec.Alloc, t *spec.Task) (taskrunner.AnyHook, error) {
+		lc := t.LogConfig()
+		if lc.Disabled {
+			return nil, nil
+		}
+		return &taskrunner.Hook[collected]{
+			Name: "logs", Stage: taskrunner.StageLogs,
+			Prestart: func(ctx context.Context, r *taskrunner.Request, s *collected) (c taskrunner.Contribution, err error) {
+				if r.Driver.Capabilities.CollectsLogs {
+					return c, nil
+				}
+				owner, err := ownerOf(users, r)
+				if err != nil {
+					return c, err
+				}
+				if s.Scope == "" { // remembered before it is there, so that Stop finds it whatever happens
+					s.Scope = r.Scope
+				}
+				out, errs, err := cfg.Supervisors.Scope(s.Scope).Logs(ctx, supervisor.LogSpec{
+					Task: r.Task.Name, Dir: r.Dir.Logs, MaxSize: lc.MaxSize, MaxFiles: lc.MaxFiles,
+					UID: max(owner.UID, 0), GID: max(owner.GID, 0),
+				})
+				if err != nil {
+					return c, driver.Recoverable(fmt.Errorf("core: collect logs of task %q: %w", r.Task.Name, err))
+				}
+				c.Stdio = &driver.Stdio{Stdout: out, Stderr: errs}
+				return c, nil
+			},
+			Stop: func(ctx context.Context, r *taskrunner.Request, s *collected) error {
+				if s.Scope == "" {
+					return nil
+				}
+				return cfg.Supervisors.Scope(s.Scope).EndLogs(ctx, r.Task.Name)
+			},
+		}, nil
+	}
+}
+
+// taskScope ends the supervisor of a task that has one of its own. It comes
+// first, so that its Stop is the last.
+func taskScope(cfg Config) taskrunner.HookFunc {
+	return func(al *spec.Alloc, _ *spec.Task) (taskrunner.AnyHook, error) {
+		if cfg.TaskScopes == nil || !cfg.TaskScopes(al.ID) {
+			return nil, nil
+		}
+		return &taskrunner.Hook[none]{
+			Name: "scope", Stage: taskrunner.StageValidate,
+			Stop: func(ctx context.Context, r *taskrunner.Request, _ *none) error {
+				return cfg.Supervisors.Scope(r.Scope).Release(ctx)
+			},
+		}, nil
+	}
+}
+
+func allocDirs(*spec.Alloc) (allocrunner.AnyHook, error) {
+	return &allocrunner.Hook[none]{
+		Name: "dirs",
+		Prerun: func(ctx context.Context, r *allocrunner.Request, _ *none) error {
+			if r.Dir == nil {
+				return nil
+			}
+			return r.Dir.Build(ctx)
+		},
+	}, nil
+}
+
+func allocScope(cfg Config) allocrunner.HookFunc {
+	return func(al *spec.Alloc) (allocrunner.AnyHook, error) {
+		name := cfg.AllocScope(al.ID)
+		if name == "" {
+			return nil, nil
+		}
+		return &allocrunner.Hook[none]{
+			Name: "scope",
+			Postrun: func(ctx context.Context, _ *allocrunner.Request, _ *none) error {
+				return cfg.Supervisors.Scope(name).Release(ctx)
+			},
+		}, nil
+	}
+}

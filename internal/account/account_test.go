@@ -1,0 +1,46 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+package account
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestLookup(t *testing.T) {
+	var b Book
+	a, err := b.Lookup("root")
+	require.NoError(t, err)
+	require.Equal(t, 0, a.UID)
+	require.Contains(t, a.Groups, 0)
+
+	for _, tc := range []struct {
+		in       string
+		uid, gid int
+	}{{"0", 0, 0}, {"root:root", 0, 0}, {"0:7", 0, 7}, {"3999999", 3999999, 3999999}, {"3999999:5", 3999999, 5}} {
+		a, err := b.Lookup(tc.in)
+		require.NoError(t, err, tc.in)
+		require.Equal(t, []int{tc.uid, tc.gid}, []int{a.UID, a.GID}, tc.in)
+	}
+	for _, in := range []string{"", "no-such-user", "-1", "root:no-such-group"} {
+		_, err := b.Lookup(in)
+		require.Error(t, err, in)
+	}
+}
+
+func TestLookupFromMany(t *testing.T) {
+	var b Book
+	var wg sync.WaitGroup
+	for range 64 {
+		wg.Go(func() {
+			if _, err := b.Lookup("root"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	require.Len(t, b.found, 1)
+}
