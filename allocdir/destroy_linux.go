@@ -229,7 +229,7 @@ func (r *remover) unmount(parent int, name, path string) error {
 // unmountBelow takes off the mounts inside the mount on name, the deepest first.
 // What cannot be taken off shows when the outer one stays busy.
 func unmountBelow(parent int, name string) {
-	real, err := os.Readlink(procPath(parent))
+	path, err := os.Readlink(procPath(parent))
 	if err != nil {
 		return
 	}
@@ -237,7 +237,7 @@ func unmountBelow(parent int, name string) {
 	if err != nil {
 		return
 	}
-	for _, rel := range mountsBelow(info, filepath.Join(real, name)) {
+	for _, rel := range mountsBelow(info, filepath.Join(path, name)) {
 		dir, last := filepath.Split(filepath.Join(name, rel))
 		fd, err := unix.Openat2(parent, filepath.Clean(dir), &unix.OpenHow{
 			Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,

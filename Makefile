@@ -1,0 +1,68 @@
+# nodekeep. `make` alone prints what there is.
+
+SHELL       := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS   += --no-print-directory
+
+GO       ?= go
+FUZZTIME ?= 20s
+LINT     := bin/golangci-lint
+
+# Packages whose tests start processes, mount or wait for the real clock; all
+# others run in virtual time and bear many repeats.
+REAL := . ./allocdir ./api/... ./bench/... ./cmd/... ./driver/rawexec/... ./examples/... \
+        ./internal/account ./internal/cgroup/... ./logmon/... ./supervisor/...
+PURE  = $(shell $(GO) list ./... | grep -vxF -f <($(GO) list $(REAL)))
+
+.PHONY: help build test test-long check fmt-check vet lint arch bench fuzz fmt clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## the command and the small supervisor, into bin/
+	$(GO) build ./...
+	$(GO) build -o bin/nodekeep ./examples/agent
+	$(GO) build -o bin/nodekeep-supervisor ./cmd/nodekeep-supervisor
+
+test: ## every test once under the race detector, with real processes (best as root)
+	$(GO) test -race -timeout 10m ./...
+
+test-long: ## the same many times over, then each fuzz target for a minute; about an hour
+	$(GO) test -race -count=50 -timeout 60m $(PURE)
+	$(GO) test -race -count=10 -timeout 60m $(REAL)
+	$(MAKE) fuzz FUZZTIME=1m
+
+check: fmt-check vet lint arch ## format, vet for three systems, linter, structure
+
+fmt-check:
+	@bad=$$(git ls-files -co --exclude-standard '*.go' | xargs -r gofmt -l); \
+	if [ -n "$$bad" ]; then echo "not formatted, run make fmt:"; echo "$$bad"; exit 1; fi
+
+vet:
+	GOOS=linux   $(GO) vet ./...
+	GOOS=windows $(GO) vet ./...
+	GOOS=darwin  $(GO) vet ./...
+
+lint: $(LINT)
+	$(LINT) run ./...
+
+# The linter is a module of its own, so that its dependencies never meet ours.
+$(LINT): tools/golangci/go.mod
+	$(GO) build -C tools/golangci -o $(CURDIR)/$(LINT) github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	@touch $(LINT)
+
+arch:
+	$(GO) test ./internal/archtest
+
+bench: ## the figures of docs/benchmarks.md, each beside its physical limit
+	$(GO) run ./bench
+
+fuzz: ## every fuzz target for FUZZTIME (20s)
+	.ci/fuzz $(FUZZTIME)
+
+fmt: ## gofmt everything
+	git ls-files -co --exclude-standard '*.go' | xargs -r gofmt -w
+
+clean: ## remove bin/
+	rm -rf bin
