@@ -187,7 +187,7 @@ func TestDamagedPages(t *testing.T) {
 		if accepted++; accepted%5 > 0 {
 			return
 		}
-		if err = errors.Join(err, use(t, dir, b)); err != nil && !errors.Is(err, ErrCorruptStore) {
+		if err = errors.Join(err, use(t, dir, b)); err != nil && !errors.Is(err, ErrCorruptStore) && !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s at page %d: %v", name, at/page, err)
 		}
 	}

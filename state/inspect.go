@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
-	"strconv"
 )
 
 // bbolt trusts its pages: on a damaged file it panics, reads beyond the mapping
@@ -269,13 +268,12 @@ func (c *checker) leaf(buf, low, high []byte, kind bucketKind, depth int) error 
 		switch {
 		case !inOrder(low, key, high, i > 0):
 			return damaged("keys out of order")
-		case flags > 1:
+		case flags > 1 || flags == 0 && kind == rootBucket:
 			return damaged("element %d of unknown kind", i)
 		case flags == 1:
 			err = c.bucket(val, kind, string(key), depth+1)
 		case kind == metaBucket && string(key) == layoutKey:
-			c.info.layout, err = strconv.Atoi(string(val))
-			if err != nil || c.info.layout < 1 {
+			if c.info.layout, _, err = unseal(val); err != nil || c.info.layout < 1 {
 				return damaged("no layout version")
 			}
 		}

@@ -18,7 +18,7 @@ import (
 
 const (
 	metaNode  = "_store" // the store's own node; nobody sees it
-	layoutKey = "layout" // in it: the version of the layout, decimal
+	layoutKey = "layout" // in it: the version of the layout, sealed
 )
 
 // migrations is how a store gets to the newest layout, in order: the nth takes
@@ -48,7 +48,7 @@ func putLayout(tx *bbolt.Tx, layout int) error {
 	if err != nil {
 		return err
 	}
-	return b.Put([]byte(layoutKey), []byte(strconv.Itoa(layout)))
+	return b.Put([]byte(layoutKey), seal(layout, nil))
 }
 
 // upgrade brings the file from an older layout to the newest.

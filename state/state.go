@@ -36,6 +36,7 @@ package state
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,7 +50,8 @@ var (
 	// ErrTooNew says that a value, or the whole store, was written by a newer
 	// program. It is left untouched; run that program, or restore a backup.
 	ErrTooNew = errors.New("state: written by a newer version")
-	// ErrCorrupt says that one value cannot be read; the others can.
+	// ErrCorrupt says that one value cannot be read, or is a node where a value
+	// is meant; the others can.
 	ErrCorrupt = errors.New("state: corrupt value")
 	// ErrCorruptStore says that the file is damaged. The text names the file and
 	// what to do.
@@ -155,9 +157,10 @@ func checkPath(p Path) error {
 	return nil
 }
 
-// errKind is returned where a name would be a value and a node.
+// errKind is returned where a name would be a value and a node: a mistake of the
+// caller, or damage.
 func errKind(p Path, name string) error {
-	return errors.New("state: " + p.Join(name).String() + " is a node where a value is meant, or a value where a node is meant")
+	return fmt.Errorf("%w: %s is a node where a value is meant, or a value where a node is meant", ErrCorrupt, p.Join(name))
 }
 
 // CopyTree copies the values and nodes below from to the node to, bytes
