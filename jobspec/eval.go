@@ -190,7 +190,7 @@ func (e *evaluator) source(x hclsyntax.Expression) string {
 		if diags.HasErrors() {
 			continue
 		}
-		literal := string(hclwrite.TokensForValue(v).Bytes())
+		literal := unescape.Replace(string(hclwrite.TokensForValue(v).Bytes()))
 		if hasRef(literal) && strings.Contains(literal, `\`) {
 			e.diags.add(at, "Too deep", "This value holds an expression of run time itself and cannot be part of another.")
 		}
@@ -199,6 +199,9 @@ func (e *evaluator) source(x hclsyntax.Expression) string {
 	}
 	return string(src[r.Start.Byte:end]) + text
 }
+
+// unescape brings references back that hclwrite escaped as unprintable.
+var unescape = strings.NewReplacer(`\ufdd0`, refOpen, `\ufdd1`, refClose)
 
 // check refuses what the rest of this package relies on not to be there.
 func (d *diagnostics) check(name string, src []byte) bool {

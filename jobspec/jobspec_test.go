@@ -93,3 +93,308 @@ func TestExamples(t *testing.T) {
 		require.NoError(t, err)
 	}
 }
+
+// What an expression becomes in a task's env and in its config. "later" is a
+// variable of the task below whose value is "val".
+func TestExpressions(t *testing.T) {
+	for _, c := range []struct{ expr, env, config string }{
+		{`"x"`, `x`, `"x"`},
+		{`5`, `5`, `5`},
+		{`true`, `true`, `true`},
+		{`"${var.v}"`, `val`, `"val"`},
+		{`var.v`, `val`, `"val"`},
+		{`"a-${var.v}-b"`, `a-val-b`, `"a-val-b"`},
+		{`"${node.class}"`, `${node.class}`, `"${node.class}"`},
+		{`"a${attr.cpu.arch}b${meta.x-y}c"`, `a${attr.cpu.arch}b${meta.x-y}c`, `"a${attr.cpu.arch}b${meta.x-y}c"`},
+		{`"${NOMAD_TASK_DIR}/${var.v}/${FOO}"`, `${NOMAD_TASK_DIR}/val/${FOO}`, `"${NOMAD_TASK_DIR}/val/${FOO}"`},
+		{`"${ env.HOME }"`, `${env.HOME}`, `"${env.HOME}"`},
+		{`node.class`, `${node.class}`, `"${node.class}"`},
+		{`NOMAD_ALLOC_ID`, `${NOMAD_ALLOC_ID}`, `"${NOMAD_ALLOC_ID}"`},
+		{`"$HOME $(x) $$ 100%"`, `$HOME $(x) $$ 100%`, `"$HOME $(x) $$ 100%"`},
+		{`"$${HOME}"`, `$${HOME}`, `"$${HOME}"`},
+		{`"$${HOME} ${HOME} ${var.v}"`, `$${HOME} ${HOME} val`, `"$${HOME} ${HOME} val"`},
+		{`"%%{x}"`, `%{x}`, `"%%{x}"`},
+		{`"${var.v == "val" ? "yes" : "no"}"`, `yes`, `"yes"`},
+		{`var.v == "val" ? node.class : "no"`, `${node.class}`, `"${node.class}"`},
+		{`"${var.v == "val" ? NOMAD_A : NOMAD_B}/x"`, `${NOMAD_A}/x`, `"${NOMAD_A}/x"`},
+		{`"${attr.x == var.v ? "y" : "n"}"`, `${attr.x == "val" ? "y" : "n"}`, `"${attr.x == \"val\" ? \"y\" : \"n\"}"`},
+		{`"${attr.n * 2}"`, `${attr.n * 2}`, `"${attr.n * 2}"`},
+		{`"%{ if var.v == "val" }A%{ else }B%{ endif }"`, `A`, `"A"`},
+		{`"%{ for x in ["a", "b"] }${x}${var.v} %{ endfor }"`, `aval bval `, `"aval bval "`},
+		{"<<-E\n    a ${var.v}\n      b ${NOMAD_A}\n    E\n", "a val\n  b ${NOMAD_A}\n", `"a val\n  b ${NOMAD_A}\n"`},
+		{"<<E\n  a\nE\n", "  a\n", `"  a\n"`},
+		{`("${var.v}")`, `val`, `"val"`},
+		{`(node.class)`, `${node.class}`, `"${node.class}"`},
+		{`["${NOMAD_A}", var.v, 1, [node.class]]`, ``, `["${NOMAD_A}","val",1,["${node.class}"]]`},
+		{`{ a = "${NOMAD_A}", "b-${var.v}" = 1, (var.v) = true, "${NOMAD_A}" = 2 }`, ``, `{"${NOMAD_A}":2,"a":"${NOMAD_A}","b-val":1,"val":true}`},
+		{`[for x in ["a", "b"] : "${x}/${var.v}"]`, ``, `["a/val","b/val"]`},
+		{`[for x in ["a", "b"] : "${x}/${var.v}/${node.class}"]`, ``, `"${[for x in [\"a\", \"b\"] : \"${x}/${\"val\"}/${node.class}\"]}"`},
+		{`"%{ for x in ["a"] }${x}${node.class}%{ endfor }"`, ``, `"%{ for x in [\"a\"] }${x}${node.class}%{ endfor }"`},
+		{`"é\t\"${var.v}\\"`, "é\t\"val\\", `"é\t\"val\\"`},
+	} {
+		if c.env != "" {
+			task, err := task(t, "env {\nX = "+c.expr+"\n}")
+			require.NoError(t, err, c.expr)
+			require.Equal(t, c.env, task.Env["X"], c.expr)
+		}
+		task, err := task(t, "config {\nx = "+c.expr+"\n}")
+		require.NoError(t, err, c.expr)
+		var config map[string]json.RawMessage
+		require.NoError(t, json.Unmarshal(task.Config, &config))
+		require.JSONEq(t, c.config, string(config["x"]), c.expr)
+	}
+}
+
+// A local value keeps what is known at run time only, through any number of steps,
+// and text that only looks like it stays text.
+func TestLocals(t *testing.T) {
+	job, err := parse(t, `
+variable "evil" {
+  default = "$${NOMAD_A}"
+}
+locals {
+  c = "${local.b}:${local.a.list[1]}"
+  b = "${local.a.dir}/${var.evil}"
+  a = { dir = "${NOMAD_TASK_DIR}", list = ["x", node.class] }
+}
+job "j" {
+  group "g" {
+    task "t" {
+      driver = "d"
+      env {
+        C = local.c
+        D = "${attr.x == local.a.dir ? 1 : 2}"
+      }
+      config {
+        c = "<${local.c}>"
+        d = "${attr.x == local.a.dir}"
+      }
+    }
+  }
+}`)
+	require.NoError(t, err)
+	task := job.Groups[0].Tasks[0]
+	require.Equal(t, "${NOMAD_TASK_DIR}/$${NOMAD_A}:${node.class}", task.Env["C"])
+	require.Equal(t, `${attr.x == "${NOMAD_TASK_DIR}" ? 1 : 2}`, task.Env["D"])
+	var config map[string]string
+	require.NoError(t, json.Unmarshal(task.Config, &config))
+	require.Equal(t, "<${NOMAD_TASK_DIR}/$${NOMAD_A}:${node.class}>", config["c"])
+	require.Equal(t, `${attr.x == "${NOMAD_TASK_DIR}"}`, config["d"])
+}
+
+const withVars = `
+variable "s" {
+  type    = string
+  default = "default"
+}
+variable "n" {
+  type    = number
+  default = 1
+}
+variable "l" {
+  type    = list(string)
+  default = []
+}
+variable "u" {
+  default = "none"
+}
+job "j" {
+  meta { 
+    s = var.s
+    n = var.n
+    u = var.u
+    l = "%{ for x in var.l }${x},%{ endfor }"
+  }
+  group "g" {
+    task "t" {
+      driver = "d"
+    }
+  }
+}`
+
+func TestVariables(t *testing.T) {
+	file := func(src string) jobspec.File { return jobspec.File{Name: "vars.hcl", Src: []byte(src)} }
+	for _, c := range []struct {
+		name       string
+		cfg        jobspec.ParseConfig
+		s, n, u, l string
+	}{
+		{name: "defaults", s: "default", n: "1", u: "none"},
+		{name: "environment", cfg: jobspec.ParseConfig{Env: []string{"NOMAD_VAR_s=env", "NOMAD_VAR_n=2", "NOMAD_VAR_other=x", "s=no", "NOMAD_VAR_l=[\"a\"]", "odd"}},
+			s: "env", n: "2", u: "none", l: "a,"},
+		{name: "file over environment", cfg: jobspec.ParseConfig{Env: []string{"NOMAD_VAR_s=env"}, VarFiles: []jobspec.File{file("s = \"file\"\nl = [\"a\", \"b\"]\n")}},
+			s: "file", n: "1", u: "none", l: "a,b,"},
+		{name: "later file over file", cfg: jobspec.ParseConfig{VarFiles: []jobspec.File{file(`s = "one"`), file(`s = "two"`)}},
+			s: "two", n: "1", u: "none"},
+		{name: "flag over all", cfg: jobspec.ParseConfig{Vars: map[string]string{"s": "flag", "n": "3", "u": `"quoted"`}, VarFiles: []jobspec.File{file(`s = "one"`)}},
+			s: "flag", n: "3", u: `"quoted"`},
+		{name: "texts are texts", cfg: jobspec.ParseConfig{Vars: map[string]string{"s": "${node.class} 5"}},
+			s: "$${node.class} 5", n: "1", u: "none"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.cfg.File = jobspec.File{Name: "test.hcl", Src: []byte(withVars)}
+			job, err := jobspec.Parse(c.cfg)
+			require.NoError(t, err)
+			require.Equal(t, map[string]string{"s": c.s, "n": c.n, "u": c.u, "l": c.l}, job.Meta)
+		})
+	}
+	for _, c := range []struct {
+		cfg  jobspec.ParseConfig
+		want string
+	}{
+		{jobspec.ParseConfig{Vars: map[string]string{"x": "1"}}, `-var x:1:1: Unknown variable: The job file declares no variable "x"; it declares l, n, s, u.`},
+		{jobspec.ParseConfig{Vars: map[string]string{"n": "many"}}, `-var n:1:1: Variables not allowed: Variables may not be used here.`},
+		{jobspec.ParseConfig{Vars: map[string]string{"n": "[1]"}}, `-var n:1:1: Wrong type of value: The variable "n" is declared as number: number required, but have tuple.`},
+		{jobspec.ParseConfig{Env: []string{"NOMAD_VAR_n="}}, `NOMAD_VAR_n:1:1: Missing expression: Expected the start of an expression, but found the end of the file.`},
+		{jobspec.ParseConfig{VarFiles: []jobspec.File{file("\ny = 1\nb {}")}},
+			"vars.hcl:2:1: Unknown variable: The job file declares no variable \"y\"; it declares l, n, s, u.\nvars.hcl:3:1: Unexpected block: A variable file has lines of name = value only."},
+		{jobspec.ParseConfig{VarFiles: []jobspec.File{file("y = ")}}, "vars.hcl:1:5: Missing expression: Expected the start of an expression, but found the end of the file."},
+	} {
+		c.cfg.File = jobspec.File{Name: "test.hcl", Src: []byte(withVars)}
+		_, err := jobspec.Parse(c.cfg)
+		require.EqualError(t, err, c.want)
+	}
+}
+
+func TestMissingFiles(t *testing.T) {
+	_, err := jobspec.Parse(jobspec.ParseConfig{File: jobspec.File{Name: "testdata/nowhere.hcl"}})
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.ErrorContains(t, err, "testdata/nowhere.hcl")
+	_, err = jobspec.Parse(jobspec.ParseConfig{File: jobspec.File{Name: "x", Src: []byte(withVars)}, VarFiles: []jobspec.File{{Name: "nowhere.vars"}}})
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// Zeros that people write are kept apart from what they leave out.
+func TestZeros(t *testing.T) {
+	none, err := task(t, "")
+	require.NoError(t, err)
+	require.Equal(t, spec.DefaultRestart(spec.JobService), *none.Restart)
+	zero, err := task(t, "restart {\nattempts = 0\n}\nkill_timeout = \"0s\"\nshutdown_delay = \"0s\"\n")
+	require.NoError(t, err)
+	want := spec.DefaultRestart(spec.JobService)
+	want.Attempts = 0
+	require.Equal(t, want, *zero.Restart)
+	require.Equal(t, time.Nanosecond, zero.KillTimeout, "0 would be the default of 5 s")
+	null, err := task(t, "restart {\nattempts = null\n}\nkill_timeout = null\n")
+	require.NoError(t, err)
+	require.Equal(t, spec.DefaultRestart(spec.JobService), *null.Restart)
+}
+
+func TestAllocs(t *testing.T) {
+	src := func(count, command, comment string) string {
+		return "job \"j\" {\n type = \"batch\"\n datacenters = [\"dc\"]\n group \"a\" {\n count = " + count + "\n" + comment +
+			"  task \"t\" {\n driver = \"d\"\n config {\n command = \"" + command + "\"\n}\n}\n}\n group \"b\" {\n task \"t\" {\n driver = \"d\"\n}\n}\n}\n"
+	}
+	allocs := func(s string, opts jobspec.AllocOptions) map[string]string {
+		job, err := parse(t, s)
+		require.NoError(t, err)
+		all, err := job.Allocs(opts)
+		require.NoError(t, err)
+		ids := map[string]string{}
+		for _, a := range all {
+			require.Regexp(t, `^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`, a.ID)
+			require.NoError(t, a.Validate())
+			require.Equal(t, a, a.WithDefaults())
+			ids[a.Name] = a.ID
+		}
+		return ids
+	}
+	first := allocs(src("2", "x", ""), jobspec.AllocOptions{})
+	require.Len(t, first, 3)
+	require.Equal(t, first, allocs(src("2", "x", "# a comment\n"), jobspec.AllocOptions{Index: 5, Time: time.Now()}), "the same job, the same ids")
+
+	more := allocs(src("3", "x", ""), jobspec.AllocOptions{})
+	require.Len(t, more, 4)
+	for name, id := range first {
+		require.Equal(t, id, more[name], "another count leaves those that are there alone")
+	}
+	changed := allocs(src("2", "y", ""), jobspec.AllocOptions{})
+	require.NotEqual(t, first["j.a[0]"], changed["j.a[0]"], "what changed is replaced")
+	require.Equal(t, first["j.b[0]"], changed["j.b[0]"], "and nothing else")
+	again := allocs(src("2", "x", ""), jobspec.AllocOptions{Version: "2"})
+	require.NotEqual(t, first["j.a[0]"], again["j.a[0]"])
+	require.Equal(t, again, allocs(src("2", "y", ""), jobspec.AllocOptions{Version: "2"}), "the caller's version is all that counts")
+
+	job, err := parse(t, src("1", "x", ""))
+	require.NoError(t, err)
+	all, err := job.Allocs(jobspec.AllocOptions{Datacenter: "here"})
+	require.NoError(t, err)
+	require.Equal(t, "here", all[0].Datacenter)
+	require.Equal(t, spec.JobBatch, all[0].JobType)
+	require.Equal(t, spec.DefaultRestart(spec.JobBatch), *all[0].Tasks[0].Restart, "defaults by the job's type")
+
+	job.Groups[0].Tasks[0].Driver = ""
+	_, err = job.Allocs(jobspec.AllocOptions{})
+	require.ErrorContains(t, err, `group "a": tasks[0].driver: is required`)
+}
+
+func TestLimits(t *testing.T) {
+	for src, want := range map[string]string{
+		strings.Repeat("#", jobspec.MaxSize+1): "File too large",
+		"x = " + strings.Repeat("(", 5000):     "Nested too deep",
+		"x = " + strings.Repeat("\"${", 5000):  "Nested too deep",
+		strings.Repeat("a {", 5000):            "Nested too deep",
+		"# \ufdd0":                             "Invalid character",
+		"x = \"\\uFDD1\"":                      "Invalid character",
+		"\x00":                                 "Invalid character",
+		"job \"\xff\" {}":                      "Invalid",
+		"job \"x\" {\n group \"g\" {\n count = 9223372036854775807\n task \"t\" {}\n }\n}": "out of range",
+	} {
+		_, err := parse(t, src)
+		require.ErrorContains(t, err, want, "%.20q", src)
+	}
+}
+
+func TestRenderColor(t *testing.T) {
+	_, err := parse(t, "job \"j\" {\n\tfoo = 1\n}\n")
+	var e *jobspec.Error
+	require.ErrorAs(t, err, &e)
+	require.Len(t, e.Diagnostics, 2)
+	d := e.Diagnostics[1]
+	require.Equal(t, []any{"test.hcl", 2, 2, 3, "\tfoo = 1"}, []any{d.File, d.Line, d.Column, d.Width, d.Source})
+	var b bytes.Buffer
+	require.NoError(t, e.Render(&b, true))
+	require.Contains(t, b.String(), "     2 | \tfoo = 1\n       | \t\x1b[31m^^^\x1b[0m\n")
+}
+
+func FuzzParse(f *testing.F) {
+	for _, pattern := range []string{"testdata/*.hcl", "testdata/errors/*.hcl", "../examples/agent/jobs/*.hcl"} {
+		files, err := filepath.Glob(pattern)
+		require.NoError(f, err)
+		for _, name := range files {
+			src, err := os.ReadFile(name)
+			require.NoError(f, err)
+			f.Add(src)
+		}
+	}
+	f.Fuzz(func(t *testing.T, src []byte) {
+		cfg := jobspec.ParseConfig{File: jobspec.File{Name: "fuzz.hcl", Src: append([]byte{}, src...)}, Vars: map[string]string{"image": "v2"}}
+		job, err := jobspec.Parse(cfg)
+		if err != nil {
+			var e *jobspec.Error
+			require.ErrorAs(t, err, &e)
+			for _, d := range e.Diagnostics {
+				require.NotEmpty(t, d.Summary)
+				require.NotEmpty(t, d.File)
+				require.Positive(t, d.Line)
+				require.Positive(t, d.Column)
+			}
+			var b bytes.Buffer
+			require.NoError(t, e.Render(&b, false))
+			return
+		}
+		if n := len(job.Groups); n > 0 && job.Groups[0].Count > 10 {
+			return
+		}
+		allocs, err := job.Allocs(jobspec.AllocOptions{})
+		require.NoError(t, err)
+		for _, a := range allocs {
+			data, err := json.Marshal(a)
+			require.NoError(t, err)
+			require.NotContains(t, string(data), "\ufdd0")
+			var back spec.Alloc
+			require.NoError(t, json.Unmarshal(data, &back))
+			require.Equal(t, a.WithDefaults(), back.WithDefaults())
+		}
+	})
+}

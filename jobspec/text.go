@@ -33,7 +33,7 @@ const (
 
 // encode writes s, an evaluated string, in the form f.
 func (f form) encode(s string) string {
-	if f == formPlain || !strings.ContainsAny(s, "$%") && !hasRef(s) {
+	if f == formPlain || !strings.Contains(s, "${") && !strings.Contains(s, "%{") && !hasRef(s) {
 		return s
 	}
 	var b strings.Builder
@@ -47,13 +47,11 @@ func (f form) encode(s string) string {
 		}
 		// A directive is written as it is, an expression needs its braces.
 		open, end := "${", "}"
-		if strings.HasPrefix(src, "%{") {
+		if !found || strings.HasPrefix(src, "%{") {
 			open, end = "", ""
 		}
-		b.WriteString(f.literal(literal, found, open+src))
-		if found {
-			b.WriteString(open + src + end)
-		}
+		b.WriteString(f.literal(literal, open+src))
+		b.WriteString(open + src + end)
 	}
 	return b.String()
 }
@@ -79,19 +77,33 @@ func splitRef(s string) (src, rest string) {
 	}
 }
 
-// literal escapes text that would be read as a reference; next is the start of
-// the reference behind it, if one is there.
-func (f form) literal(s string, before bool, next string) string {
+// literal escapes text that would be read as a reference; next is how the
+// template goes on behind it.
+func (f form) literal(s string, next string) string {
 	if f == formText {
 		return escapeText(s)
 	}
-	s = strings.ReplaceAll(strings.ReplaceAll(s, "${", "$${"), "%{", "%%{")
-	// A single $ before ${ would make it a literal; only an expression can say it.
-	if last := strings.TrimRight(s, "$"); before && last != s && strings.HasPrefix(next, "${") {
-		return last + `${"` + s[len(last):] + `"}`
+	// HCL's scanner does not see a reference behind a carriage return.
+	const cr = `${"\r"}`
+	var b strings.Builder
+	for {
+		line, rest, found := strings.Cut(s, "\r")
+		if !found {
+			b.WriteString(escapeTemplate(line, next))
+			return b.String()
+		}
+		b.WriteString(escapeTemplate(line, cr) + cr)
+		s = rest
 	}
-	if last := strings.TrimRight(s, "%"); before && last != s && strings.HasPrefix(next, "%{") {
-		return last + `${"` + s[len(last):] + `"}`
+}
+
+func escapeTemplate(s, next string) string {
+	s = strings.ReplaceAll(strings.ReplaceAll(s, "${", "$${"), "%{", "%%{")
+	// A $ right before ${ would make a literal of it; only an expression can say it.
+	for _, c := range []string{"$", "%"} {
+		if rest := strings.TrimRight(s, c); rest != s && strings.HasPrefix(next, c+"{") {
+			return rest + `${"` + s[len(rest):] + `"}`
+		}
 	}
 	return s
 }
