@@ -34,6 +34,7 @@
 package allocdir
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -106,10 +107,12 @@ type TaskDir struct {
 	Logs    string // the alloc's alloc/logs/
 }
 
-// TaskOptions is how a task's directory is made. The zero value is a task of root.
+// TaskOptions is how a task's directory is made. The zero value suits a task that
+// runs as this process does.
 type TaskOptions struct {
-	// UID and GID own the task's directories. -1 is a user nobody can name on this
-	// host (one inside an image): the directories are then writable by all.
+	// UID and GID own the task's directories. 0 is the user of this process, root or
+	// not; -1 is a user nobody can name on this host (one inside an image): the
+	// directories are then writable by all.
 	UID, GID  int
 	SecretsMB int // MiB of the secrets tmpfs; 0 is DefaultSecretsMB
 }
@@ -205,6 +208,9 @@ func (d *Dir) BuildTask(ctx context.Context, name string, opts TaskOptions) (Tas
 	}
 	if err := ctx.Err(); err != nil {
 		return TaskDir{}, Report{}, context.Cause(ctx)
+	}
+	if opts.UID == 0 {
+		opts.UID, opts.GID = os.Geteuid(), cmp.Or(opts.GID, os.Getegid())
 	}
 	if opts.SecretsMB <= 0 {
 		opts.SecretsMB = DefaultSecretsMB

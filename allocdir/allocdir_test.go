@@ -32,13 +32,10 @@ func newDir(t testing.TB, cfg Config) *Dir {
 	return d
 }
 
-// own is the options of a task that runs as the user of this test.
-func own() TaskOptions { return TaskOptions{UID: max(os.Getuid(), 0), GID: max(os.Getgid(), 0)} }
-
 func buildTask(t testing.TB, d *Dir, name string) (TaskDir, Report) {
 	t.Helper()
 	require.NoError(t, d.Build(t.Context()))
-	td, rep, err := d.BuildTask(t.Context(), name, own())
+	td, rep, err := d.BuildTask(t.Context(), name, TaskOptions{})
 	require.NoError(t, err)
 	return td, rep
 }
@@ -51,7 +48,7 @@ func TestConfigTellsAllFaults(t *testing.T) {
 		_, err := New(Config{Root: t.TempDir(), AllocID: bad})
 		require.Error(t, err, "%q", bad)
 		d := newDir(t, Config{})
-		_, _, err = d.BuildTask(t.Context(), bad, own())
+		_, _, err = d.BuildTask(t.Context(), bad, TaskOptions{})
 		require.Error(t, err, "%q", bad)
 	}
 }
@@ -102,7 +99,7 @@ func TestWhatIsMissingIsRebuilt(t *testing.T) {
 	}
 	require.NoError(t, d.Destroy(t.Context()))
 	// Also when nobody asked for the shared part again.
-	td, rep, err := d.BuildTask(t.Context(), "web", own())
+	td, rep, err := d.BuildTask(t.Context(), "web", TaskOptions{})
 	require.NoError(t, err)
 	require.True(t, rep.Created)
 	for _, dir := range []string{td.Local, td.Secrets, td.Private, td.Tmp, td.Logs} {
@@ -152,7 +149,7 @@ func TestEndedContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, d.Build(ctx), context.Canceled)
-	_, _, err := d.BuildTask(ctx, "web", own())
+	_, _, err := d.BuildTask(ctx, "web", TaskOptions{})
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorIs(t, d.Destroy(ctx), context.Canceled)
 	require.DirExists(t, d.Path())
@@ -167,12 +164,12 @@ func TestWrongThingInTheWay(t *testing.T) {
 	for _, dir := range []string{td.Local, td.Tmp} {
 		require.NoError(t, os.Remove(dir))
 		require.NoError(t, os.Symlink(victim, dir))
-		_, _, err := d.BuildTask(t.Context(), "web", own())
+		_, _, err := d.BuildTask(t.Context(), "web", TaskOptions{})
 		require.ErrorIs(t, err, ErrNotDir)
 		require.ErrorContains(t, err, dir)
 		require.NoError(t, os.Remove(dir))
 		require.NoError(t, os.WriteFile(dir, nil, 0o600))
-		_, _, err = d.BuildTask(t.Context(), "web", own())
+		_, _, err = d.BuildTask(t.Context(), "web", TaskOptions{})
 		require.ErrorIs(t, err, ErrNotDir)
 		require.NoError(t, os.Remove(dir))
 	}

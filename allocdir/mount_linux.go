@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 
@@ -94,15 +95,9 @@ func (n *node) mountTmpfs(ctx context.Context, name string, t tmpfs) (c *node, m
 	return c, mounted, why, nil
 }
 
-// mount mounts a tmpfs on n, which must not be a mount. What lies in n is removed
-// first: a secret that was written while the tmpfs was away must not stay on disk.
+// mount mounts a tmpfs on n, which must not be a mount. What lies below it then is
+// removed: a secret that was written while the tmpfs was away must not stay on disk.
 func (n *node) mount(ctx context.Context, t tmpfs) (why, err error) {
-	if !n.created {
-		r := remover{}
-		if err := r.contents(ctx, n.fd, n.path); err != nil {
-			return nil, err
-		}
-	}
 	target := procPath(n.fd)
 	// Without swap first: Linux 6.4, and not in a user namespace.
 	err = unix.Mount("tmpfs", target, "tmpfs", tmpfsFlags, t.options()+",noswap")
@@ -111,11 +106,20 @@ func (n *node) mount(ctx context.Context, t tmpfs) (why, err error) {
 	}
 	switch {
 	case err == nil:
-		return nil, nil
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENOSYS):
 		return err, nil
+	default:
+		return nil, fmt.Errorf("allocdir: mount tmpfs on %s: %w", n.path, err)
 	}
-	return nil, fmt.Errorf("allocdir: mount tmpfs on %s: %w", n.path, err)
+	if n.created {
+		return nil, nil
+	}
+	r := remover{root: os.Geteuid() == 0}
+	if err := r.contents(ctx, n.fd, n.path); err != nil {
+		// The next try must meet it again.
+		return nil, errors.Join(err, unix.Unmount(n.path, unix.UMOUNT_NOFOLLOW))
+	}
+	return nil, nil
 }
 
 // adjust gives a tmpfs that is there its size and flags. Something else that is

@@ -112,7 +112,7 @@ func checkFuncSize(tr *tree, report reporter) {
 		for _, d := range f.ast.Decls {
 			fn, ok := d.(*ast.FuncDecl)
 			most := maxFunc
-			if f.test {
+			if f.forTests() {
 				most = maxTestFunc
 			}
 			if n := tr.span(d); ok && n > most && !f.generated {
@@ -323,7 +323,7 @@ func checkOpenEnds(tr *tree, report reporter) {
 // is exact and allowed.
 func checkSleep(tr *tree, report reporter) {
 	tr.calls("time", []string{"Sleep"}, func(f *source, fn string, n ast.Node, _ string) {
-		if (f.test || strings.HasSuffix(f.dir, "test")) && !insideSynctest(f, n) {
+		if f.forTests() && !insideSynctest(f, n) {
 			report(f.dir+"."+fn, "%s: %s sleeps: wait for an event, or use virtual time", tr.line(n), fn)
 		}
 	})

@@ -37,6 +37,9 @@ type source struct {
 
 func (s *source) main() bool { return s.ast.Name.Name == "main" }
 
+// forTests says whether only tests run it: a test, or a package that helps them.
+func (s *source) forTests() bool { return s.test || strings.HasSuffix(s.dir, "test") }
+
 // tree is the module's source.
 type tree struct {
 	fset  *token.FileSet

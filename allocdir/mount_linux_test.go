@@ -5,6 +5,7 @@ package allocdir
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -177,7 +178,7 @@ func TestManyAtOnce(t *testing.T) {
 		d := newDir(t, Config{Root: root, AllocID: fmt.Sprint("a", i)})
 		wg.Go(func() {
 			for _, task := range []string{"web", "db"} {
-				if _, _, err := d.BuildTask(t.Context(), task, own()); err != nil {
+				if _, _, err := d.BuildTask(t.Context(), task, TaskOptions{}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -292,7 +293,7 @@ func TestForeignMountOnSecrets(t *testing.T) {
 	td, _ := buildTask(t, d, "web")
 	require.NoError(t, unix.Unmount(td.Secrets, 0))
 	require.NoError(t, unix.Mount(host, td.Secrets, "", unix.MS_BIND, ""))
-	_, _, err := d.BuildTask(t.Context(), "web", own())
+	_, _, err := d.BuildTask(t.Context(), "web", TaskOptions{})
 	require.ErrorContains(t, err, "no tmpfs")
 	require.NoError(t, d.Destroy(t.Context()))
 	require.FileExists(t, file)
@@ -402,7 +403,7 @@ func TestAsPlainUser(t *testing.T) {
 	require.NoError(t, os.Chmod(tmp, 0o777))
 	private := filepath.Join(tmp, "private")
 	var privateErr, buildErr, strangerErr, destroyErr error
-	var rep, foreign Report
+	var rep, same, foreign Report
 	asUser(t, nobody, func() {
 		d, err := New(Config{Root: filepath.Join(tmp, "root"), AllocID: "a1", Private: private})
 		if buildErr = err; err != nil {
@@ -413,7 +414,18 @@ func TestAsPlainUser(t *testing.T) {
 		if td, rep, buildErr = d.BuildTask(t.Context(), "web", TaskOptions{UID: nobody, GID: nobody}); buildErr != nil {
 			return
 		}
-		_, foreign, strangerErr = d.BuildTask(t.Context(), "db", TaskOptions{UID: 0, GID: 0})
+		_, foreign, strangerErr = d.BuildTask(t.Context(), "db", TaskOptions{UID: 1, GID: 1})
+		if _, same, buildErr = d.BuildTask(t.Context(), "same", TaskOptions{}); buildErr != nil {
+			return
+		}
+		kept := filepath.Join(td.Secrets, "token")
+		if buildErr = os.WriteFile(kept, nil, 0o600); buildErr == nil {
+			_, _, buildErr = d.BuildTask(t.Context(), "web", TaskOptions{})
+		}
+		if _, err := os.Stat(kept); err != nil || buildErr != nil {
+			buildErr = errors.Join(buildErr, err)
+			return
+		}
 		closed := filepath.Join(td.Local, "closed")
 		buildErr = os.Mkdir(closed, 0o700)
 		if buildErr == nil {
@@ -433,8 +445,9 @@ func TestAsPlainUser(t *testing.T) {
 	require.False(t, rep.SecretsTmpfs)
 	require.False(t, rep.PrivateTmpfs)
 	require.Len(t, rep.Weaker, 2)
+	require.Equal(t, rep, same)
 	require.Len(t, foreign.Weaker, 3)
-	require.Contains(t, foreign.Weaker[0], "uid 65534 instead of 0")
+	require.Contains(t, foreign.Weaker[0], "uid 65534 instead of 1")
 	require.NoDirExists(t, filepath.Join(tmp, "root", "a1"))
 }
 

@@ -49,7 +49,7 @@ func benchLife(b *testing.B, cfg Config) {
 		if err := d.Build(b.Context()); err != nil {
 			b.Fatal(err)
 		}
-		if _, _, err := d.BuildTask(b.Context(), "web", own()); err != nil {
+		if _, _, err := d.BuildTask(b.Context(), "web", TaskOptions{}); err != nil {
 			b.Fatal(err)
 		}
 	}
