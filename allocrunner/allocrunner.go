@@ -55,6 +55,7 @@ type AllocRunner struct {
 	close      func()        // closes it, once
 	done       chan struct{}
 	destroying chan struct{} // 1-buffered: Destroy at work
+	destroyed  bool          // of whoever is destroying
 	pub        atomic.Pointer[published]
 }
 
@@ -296,8 +297,11 @@ func (r *AllocRunner) Destroy(ctx context.Context) error {
 		return ErrNotOver
 	}
 	s := r.Snapshot()
-	if !s.Done {
+	switch {
+	case !s.Done:
 		return ErrNotOver
+	case r.destroyed:
+		return nil
 	}
 	req := r.request(s.Alloc)
 	var errs []error
@@ -315,6 +319,7 @@ func (r *AllocRunner) Destroy(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("allocrunner: destroy alloc %s: %w", r.cfg.Alloc.ID, err)
 	}
+	r.destroyed = true
 	return nil
 }
 

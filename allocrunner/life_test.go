@@ -56,17 +56,27 @@ func TestSavedByTheHost(t *testing.T) {
 	})
 }
 
+// goroutines counts those that runners have.
+func goroutines() int {
+	buf := make([]byte, 4<<20)
+	n := 0
+	for g := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+		if strings.Contains(g, "nodekeep/allocrunner.(") || strings.Contains(g, "nodekeep/taskrunner.(") {
+			n++
+		}
+	}
+	return n
+}
+
 func TestGoroutines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		before := runtime.NumGoroutine()
 		w := newWorld(t, spec.JobService, "web:main")
 		a := w.start()
 		require.Equal(t, "web=running", a.states())
-		n := runtime.NumGoroutine() - before
-		require.LessOrEqual(t, n, 3, "alloc loop, task loop, operation")
+		require.Equal(t, 3, goroutines(), "alloc loop, task loop, operation")
 		a.detach()
 		synctest.Wait()
-		require.Equal(t, before, runtime.NumGoroutine())
+		require.Zero(t, goroutines())
 		a = w.start()
 		require.NoError(t, a.Kill(t.Context(), allocrunner.KillRequest{}))
 		a.end(allocrunner.Complete)
@@ -76,16 +86,19 @@ func TestGoroutines(t *testing.T) {
 // FF-031: tasks that end by themselves leave no goroutine.
 func TestManyAllocsLeaveNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		before := runtime.NumGoroutine()
+		var all []*agent
 		for range 200 {
 			w := newWorld(t, spec.JobBatch, "web:main")
 			w.lives["web"] = []drivertest.Life{second(1)}
-			a := w.start()
+			all = append(all, w.start())
+		}
+		require.Equal(t, 600, goroutines())
+		for _, a := range all {
 			a.end(allocrunner.Complete)
 			require.NoError(t, a.Destroy(t.Context()))
 		}
 		synctest.Wait()
-		require.LessOrEqual(t, runtime.NumGoroutine(), before)
+		require.Zero(t, goroutines())
 	})
 }
 
