@@ -1,0 +1,204 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+// Command bench measures the whole product: an agent in a process of its own,
+// bbolt on disk with fsync, logs on, real tasks. It prints one JSON object per
+// figure and then a table. A figure with a physical limit is measured beside
+// that limit in the same run, because machines drift.
+//
+//	bench                                  all modes, 100 allocs
+//	bench -modes alloc,node -n 1000 -rounds 3
+//
+// The built-in hooks are on (validate, dirs, logs); nothing else is.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+)
+
+type options struct {
+	role, data, runtime, scope, exe string
+	size                            int
+	total                           int64
+	modes                           string
+	n, rounds                       int
+	idle                            time.Duration
+}
+
+func main() {
+	var opt options
+	flag.StringVar(&opt.role, "role", "", "internal: node or writer")
+	flag.StringVar(&opt.data, "data", "", "directory for state (default: a new one; a disk, not tmpfs)")
+	flag.StringVar(&opt.runtime, "runtime", "", "directory for sockets and FIFOs (default: a new one on tmpfs)")
+	flag.StringVar(&opt.scope, "scope", "alloc", "internal: supervisors per alloc, task or node")
+	flag.StringVar(&opt.exe, "supervisor", "bin/nodekeep-supervisor", "the small supervisor binary, for mode small")
+	flag.StringVar(&opt.modes, "modes", "alloc,small,node", "modes: alloc (default scope), small (with the small supervisor), node (dense)")
+	flag.IntVar(&opt.n, "n", 100, "allocs at once")
+	flag.IntVar(&opt.rounds, "rounds", 5, "rounds; the median counts")
+	flag.DurationVar(&opt.idle, "idle", 20*time.Second, "how long idleness is watched")
+	flag.IntVar(&opt.size, "size", 4096, "internal")
+	flag.Int64Var(&opt.total, "total", 0, "internal")
+	flag.Parse()
+	var err error
+	switch opt.role {
+	case "node":
+		err = runNode(opt)
+	case "writer":
+		err = writer(opt.size, opt.total)
+	case "":
+		err = suite(opt)
+	default:
+		err = fmt.Errorf("bench: unknown role %q", opt.role)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// figure is one line of the result.
+type figure struct {
+	Name    string    `json:"name"`
+	Value   float64   `json:"value"`
+	Unit    string    `json:"unit"`
+	Limit   float64   `json:"limit,omitempty"` // measured in the same run
+	N       int       `json:"n"`
+	Samples []float64 `json:"samples,omitempty"`
+}
+
+type bench struct {
+	opt     options
+	cpu     *cpu
+	figures []figure
+}
+
+func suite(opt options) error {
+	b := &bench{opt: opt, cpu: newCPU()}
+	defer b.cpu.close()
+	fmt.Fprintf(os.Stderr, "bench: %d cores, kernel %s, cpu counted by %s\n", runtime.NumCPU(), kernel(),
+		map[bool]string{true: "cpuacct", false: "/proc/stat (the whole machine)"}[b.cpu.exact()])
+	for mode := range strings.SplitSeq(opt.modes, ",") {
+		if err := b.mode(mode); err != nil {
+			return fmt.Errorf("mode %s: %w", mode, err)
+		}
+	}
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "\nfigure\tvalue\tunit\tlimit\tvalue/limit\tn")
+	for _, f := range b.figures {
+		lim, ratio := "", ""
+		if f.Limit > 0 {
+			lim, ratio = strconv.FormatFloat(f.Limit, 'f', 1, 64), strconv.FormatFloat(f.Value/f.Limit, 'f', 2, 64)
+		}
+		fmt.Fprintf(w, "%s\t%.2f\t%s\t%s\t%s\t%d\n", f.Name, f.Value, f.Unit, lim, ratio, f.N)
+	}
+	return w.Flush()
+}
+
+func kernel() string {
+	b, _ := os.ReadFile("/proc/sys/kernel/osrelease")
+	return strings.TrimSpace(string(b))
+}
+
+func (b *bench) add(name, unit string, n int, limit float64, samples ...float64) {
+	f := figure{Name: name, Value: median(samples), Unit: unit, Limit: limit, N: n, Samples: samples}
+	b.figures = append(b.figures, f)
+	line, _ := json.Marshal(f)
+	fmt.Println(string(line))
+}
+
+// agent is a running node.
+type agent struct {
+	cmd *exec.Cmd
+	in  *bufio.Writer
+	out lines
+}
+
+// start runs a node and waits until it is ready; it returns how many allocs run.
+func (b *bench) start(scope, exe, data, run string) (*agent, int, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, 0, err
+	}
+	args := []string{"-role", "node", "-scope", scope, "-data", data, "-runtime", run, "-supervisor", exe}
+	a := &agent{cmd: exec.Command(self, args...)}
+	a.cmd.Stderr = os.Stderr
+	in, err := a.cmd.StdinPipe()
+	if err != nil {
+		return nil, 0, err
+	}
+	out, err := a.cmd.StdoutPipe()
+	if err != nil {
+		return nil, 0, err
+	}
+	a.in, a.out = bufio.NewWriter(in), lines{bufio.NewScanner(out)}
+	a.out.s.Buffer(nil, 1<<20)
+	if err := a.cmd.Start(); err != nil {
+		return nil, 0, err
+	}
+	line, err := a.out.next()
+	if err != nil {
+		return nil, 0, err
+	}
+	n, err := strconv.Atoi(strings.TrimPrefix(line, "ready "))
+	return a, n, err
+}
+
+func (a *agent) ask(cmd string) (string, error) {
+	fmt.Fprintln(a.in, cmd)
+	if err := a.in.Flush(); err != nil {
+		return "", err
+	}
+	return a.out.next()
+}
+
+func (a *agent) number(cmd string) (float64, error) {
+	s, err := a.ask(cmd)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseFloat(s, 64)
+}
+
+func (a *agent) kill() {
+	_ = a.cmd.Process.Signal(syscall.SIGKILL)
+	_ = a.cmd.Wait()
+}
+
+// dirs makes a fresh place for state on disk and one for sockets on tmpfs.
+func (b *bench) dirs() (data, run string, clean func(), err error) {
+	if data, err = os.MkdirTemp(b.opt.data, "nodekeep-bench-"); err != nil {
+		return "", "", nil, err
+	}
+	base := b.opt.runtime
+	if base == "" {
+		base = tmpfs()
+	}
+	if run, err = os.MkdirTemp(base, "nodekeep-bench-"); err != nil {
+		return "", "", nil, err
+	}
+	return filepath.Join(data, "d"), run, func() { _ = os.RemoveAll(data); _ = os.RemoveAll(run) }, nil
+}
+
+// tmpfs returns the first usual place that is one.
+func tmpfs() string {
+	for _, dir := range []string{"/run", "/dev/shm"} {
+		var st syscall.Statfs_t
+		if syscall.Statfs(dir, &st) == nil && st.Type == 0x01021994 {
+			return dir
+		}
+	}
+	fmt.Fprintln(os.Stderr, "bench: no tmpfs found: figures will be those of a disk")
+	return os.TempDir()
+}

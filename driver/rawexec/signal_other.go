@@ -1,0 +1,17 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build !unix
+
+package rawexec
+
+import (
+	"fmt"
+	"syscall"
+
+	"github.com/nodekeep/nodekeep/driver"
+)
+
+func signalByName(name string) (syscall.Signal, error) {
+	return 0, fmt.Errorf("%w %q: there are no signals on this system", driver.ErrUnknownSignal, name)
+}
