@@ -319,11 +319,16 @@ func checkOpenEnds(tr *tree, report reporter) {
 	}
 }
 
-// checkSleep finds tests that hope. In virtual time (inside synctest.Test) a sleep
-// is exact and allowed.
+// virtual are the packages whose tests all run inside synctest.Test.
+var virtual = []string{"taskrunner", "allocrunner"}
+
+// checkSleep finds tests that hope. In virtual time a sleep is exact and allowed:
+// inside synctest.Test, in the helpers beside it, in a virtual package.
 func checkSleep(tr *tree, report reporter) {
 	tr.calls("time", []string{"Sleep"}, func(f *source, fn string, n ast.Node, _ string) {
-		if f.forTests() && !insideSynctest(f, n) {
+		ok := !f.forTests() || insideSynctest(f, n) || slices.Contains(virtual, f.dir) ||
+			f.forTests() && !f.test && slices.Contains(f.imports, "testing/synctest") || strings.HasPrefix(fn, "Benchmark")
+		if !ok {
 			report(f.dir+"."+fn, "%s: %s sleeps: wait for an event, or use virtual time", tr.line(n), fn)
 		}
 	})
