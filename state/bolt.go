@@ -125,7 +125,7 @@ func (s *bolt) view(fn func(Tx) error) (err error) {
 // begin starts a transaction on the database that acquire locked. After a panic
 // in there, or in a rollback, bbolt's own locks stay held.
 func (s *bolt) begin(writable bool) (*boltTx, error) {
-	bt := &boltTx{}
+	bt := &boltTx{sealer: s.cfg.Sealer}
 	err := contained(func() (err error) { bt.tx, err = s.db.Begin(writable); return err })
 	if err != nil {
 		f := &fault{reason: err}

@@ -24,6 +24,7 @@ type boltTx struct {
 	tx     *bbolt.Tx // nil once the transaction has ended
 	writes int       // changes made
 	fault  *fault
+	sealer Sealer
 
 	// The bucket used last: most transactions stay in one node.
 	path   Path
@@ -76,10 +77,25 @@ func (t *boltTx) Get(p Path, key string) []byte {
 	if b == nil {
 		return nil
 	}
-	if v := b.Get([]byte(key)); v != nil {
-		return append([]byte{}, v...)
+	v, _ := t.unseal(b.Get([]byte(key)))
+	return v
+}
+
+// unseal returns a copy of the value that raw holds; clear if it was not sealed
+// though it should be. Such a value is from before there was a sealer, or is
+// damaged, which its reader finds out.
+func (t *boltTx) unseal(raw []byte) (val []byte, clear bool) {
+	if raw == nil {
+		return nil, false
 	}
-	return nil
+	raw = append([]byte{}, raw...)
+	if t.sealer == nil {
+		return raw, false
+	}
+	if val, err := t.sealer.Unseal(raw); err == nil {
+		return append([]byte{}, val...), false
+	}
+	return raw, true
 }
 
 func (t *boltTx) Keys(p Path) (out []string) {
@@ -123,20 +139,37 @@ func (t *boltTx) Put(p Path, key string, val []byte) error {
 	b := t.node(p)
 	if b != nil {
 		old := b.Get([]byte(key))
-		if old != nil && bytes.Equal(old, val) {
+		if was, clear := t.unseal(old); was != nil && !clear && bytes.Equal(was, val) {
 			return nil
 		}
 		if old == nil && b.Bucket([]byte(key)) != nil {
 			return errKind(p, key)
 		}
-	} else {
-		var err error
+	}
+	val, err := sealed(t.sealer, val)
+	if err != nil {
+		return err
+	}
+	if b == nil {
 		if b, err = t.make(p); err != nil {
 			return err
 		}
 	}
 	t.writes++
-	return b.Put([]byte(key), append([]byte{}, val...))
+	return b.Put([]byte(key), val)
+}
+
+// sealed returns what is stored for val, a copy in any case.
+func sealed(s Sealer, val []byte) ([]byte, error) {
+	val = append([]byte{}, val...)
+	if s == nil {
+		return val, nil
+	}
+	out, err := s.Seal(val)
+	if err != nil {
+		return nil, fmt.Errorf("state: seal: %w", err)
+	}
+	return append([]byte{}, out...), nil
 }
 
 // make makes the node p. It fails before it changes anything.

@@ -46,7 +46,8 @@ func damaged(format string, args ...any) error { return damage(fmt.Sprintf(forma
 
 // fileInfo is what inspect found.
 type fileInfo struct {
-	layout   int // 0: not a state file
+	layout   int    // 0: not a state file
+	sealed   []byte // the mark of a sealed one
 	pageSize int64
 	pages    uint64 // in use or free
 	free     uint64
@@ -276,6 +277,8 @@ func (c *checker) leaf(buf, low, high []byte, kind bucketKind, depth int) error 
 			if c.info.layout, _, err = unseal(val); err != nil || c.info.layout < 1 {
 				return damaged("no layout version")
 			}
+		case kind == metaBucket && string(key) == sealedKey:
+			c.info.sealed = append([]byte{}, val...)
 		}
 		if err != nil {
 			return err

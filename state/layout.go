@@ -18,7 +18,8 @@ import (
 
 const (
 	metaNode  = "_store" // the store's own node; nobody sees it
-	layoutKey = "layout" // in it: the version of the layout, sealed
+	layoutKey = "layout" // in it: the version of the layout, as of a value
+	sealedKey = "sealed" // in a sealed store: itself, sealed
 )
 
 // migrations is how a store gets to the newest layout, in order: the nth takes
@@ -51,6 +52,30 @@ func putLayout(tx *bbolt.Tx, layout int) error {
 	return b.Put([]byte(layoutKey), seal(layout, nil))
 }
 
+// markSealed makes db one that opens with this sealer only.
+func markSealed(db *bbolt.DB, sealer Sealer) error {
+	return db.Update(func(tx *bbolt.Tx) error {
+		b, err := tx.CreateBucketIfNotExists([]byte(metaNode))
+		if err != nil || b.Get([]byte(sealedKey)) != nil {
+			return err
+		}
+		mark, err := sealed(sealer, []byte(sealedKey))
+		if err != nil {
+			return err
+		}
+		return b.Put([]byte(sealedKey), mark)
+	})
+}
+
+// opens says whether the sealer is the one that made the mark.
+func opens(sealer Sealer, mark []byte) bool {
+	if sealer == nil {
+		return false
+	}
+	got, err := sealer.Unseal(mark)
+	return err == nil && string(got) == sealedKey
+}
+
 // upgrade brings the file from an older layout to the newest.
 func (s *bolt) upgrade(from int) error {
 	path, backup := s.cfg.Path, backupPath(s.cfg.Path, from)
@@ -66,7 +91,7 @@ func (s *bolt) upgrade(from int) error {
 	err = contained(func() error {
 		return db.Update(func(tx *bbolt.Tx) error {
 			for n, migrate := range s.migrations[from-1:] {
-				if err := migrate(&boltTx{tx: tx}); err != nil {
+				if err := migrate(&boltTx{tx: tx, sealer: s.cfg.Sealer}); err != nil {
 					return fmt.Errorf("upgrade from layout %d: %w", from+n, err)
 				}
 			}

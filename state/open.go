@@ -29,6 +29,19 @@ type OpenConfig struct {
 	// an error. It is called with key-value pairs, from any goroutine, and fits
 	// hclog.Logger's Warn. Nil: nobody hears it.
 	Warn func(msg string, args ...any)
+	// Sealer encrypts the values; names stay in clear. Nil: nothing does. A file
+	// that was sealed once opens with this sealer only; of one that was not, each
+	// value is sealed when it is next written.
+	Sealer Sealer
+}
+
+// Sealer encrypts and decrypts values, and finds out if they were changed. Both
+// methods are called inside transactions, from any goroutine. They return what
+// the store copies.
+type Sealer interface {
+	Seal(plain []byte) ([]byte, error)
+	// Unseal fails on all that Seal did not return.
+	Unseal(sealed []byte) ([]byte, error)
 }
 
 const (
@@ -84,6 +97,12 @@ func open(cfg OpenConfig, migrations []func(Tx) error) (*bolt, error) {
 	if err = s.prepare(); err == nil {
 		err = s.open()
 	}
+	if err == nil && cfg.Sealer != nil {
+		err = contained(func() error { return markSealed(s.db, cfg.Sealer) })
+	}
+	if err != nil && s.db != nil {
+		err = errors.Join(err, s.release())
+	}
 	if err != nil {
 		return nil, errors.Join(s.explain(err), s.lock.Close())
 	}
@@ -111,6 +130,9 @@ func (s *bolt) prepare() error {
 			hint = ", or go back to the backup: " + hint
 		}
 		return fmt.Errorf("%w: %s has layout %d, this program knows %d; run the newer program%s", ErrTooNew, path, info.layout, want, hint)
+	}
+	if info.sealed != nil && !opens(s.cfg.Sealer, info.sealed) {
+		return fmt.Errorf("%w: %s: give the key that it was sealed with", ErrSealed, path)
 	}
 	if runtime.GOOS != "windows" && fi.Mode().Perm()&0o077 != 0 {
 		s.cfg.Warn("state file was open to others, is not any more", "path", path, "mode", fi.Mode().Perm())
@@ -161,7 +183,7 @@ func (s *bolt) explain(err error) error {
 		return fmt.Errorf("%w: %s: %w; stop the agent, mv %q %q, then %s", ErrCorruptStore, path, err, path, path+".damaged", hint)
 	case errors.Is(err, berrors.ErrTimeout):
 		return fmt.Errorf("%w: %s", ErrLocked, path)
-	case errors.Is(err, ErrTooNew):
+	case errors.Is(err, ErrTooNew), errors.Is(err, ErrSealed):
 		return err
 	}
 	return fmt.Errorf("state: open %s: %w", path, err)

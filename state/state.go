@@ -31,7 +31,8 @@
 // Beside the file <path> lie <path>.lock, which the agent holds as long as it
 // lives, and after an upgrade <path>.v<N>.bak, the file as version N left it.
 //
-// State is kept in clear, the tasks' environment included: the file is 0600.
+// State is kept in clear, the tasks' environment included: the file is 0600. A
+// host that wants more gives a Sealer.
 package state
 
 import (
@@ -56,6 +57,9 @@ var (
 	// ErrCorruptStore says that the file is damaged. The text names the file and
 	// what to do.
 	ErrCorruptStore = errors.New("state: damaged file")
+	// ErrSealed says that the file is sealed and the sealer does not open it, or
+	// there is none. The file is untouched.
+	ErrSealed = errors.New("state: sealed with another key")
 	// ErrLocked says that another agent, of this process or another, has the file open.
 	ErrLocked = errors.New("state: in use by another agent")
 	// ErrCommit says that the disk failed: the file could not be written, or not
