@@ -8,16 +8,20 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"sync/atomic"
+	"time"
 )
 
 // client is one connection to a supervisor. It is ended by Close, by the
 // supervisor's end and by an answer that makes no sense; calls under way then
 // fail with ErrClosed.
 type client struct {
-	f    *os.File
-	pid  int // of a supervisor this process started, to be reaped when it ends
-	end  chan struct{}
-	used bool // guarded by Scope.mu: it was the scope's connection, and its end is unasked
+	f      *os.File
+	pid    int // of a supervisor this process started, to be reaped when it ends
+	since  time.Time
+	closed atomic.Bool // by us
+	end    chan struct{}
+	used   bool // guarded by Scope.mu: it was the scope's connection, and its end is unasked
 
 	wmu   sync.Mutex // orders writes
 	mu    sync.Mutex
@@ -33,10 +37,14 @@ type call struct {
 }
 
 func newClient(f *os.File, pid int) *client {
-	return &client{f: f, pid: pid, end: make(chan struct{}), calls: map[uint32]*call{}}
+	return &client{f: f, pid: pid, since: time.Now(), end: make(chan struct{}), calls: map[uint32]*call{}}
 }
 
-func (c *client) close() { _ = c.f.Close() }
+// close ends the connection from our side.
+func (c *client) close() {
+	c.closed.Store(true)
+	_ = c.f.Close()
+}
 
 func (c *client) ended() bool {
 	select {
@@ -80,7 +88,7 @@ func (c *client) run() {
 		k.err = ErrClosed
 		close(k.done)
 	}
-	reapSupervisors(c.pid)
+	reapSupervisors(c.pid, !c.closed.Load())
 	close(c.end)
 }
 

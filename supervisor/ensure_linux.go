@@ -14,6 +14,10 @@ import (
 	"time"
 )
 
+// ensureBound is how long somebody may hold the lock without answering: an agent
+// that is starting a supervisor, or a supervisor that is leaving.
+const ensureBound = time.Minute
+
 // errBusyLock says that somebody holds the lock: a supervisor, or an agent that
 // is starting one.
 var errBusyLock = errors.New("supervisor: the scope is locked")
@@ -22,11 +26,14 @@ var errBusyLock = errors.New("supervisor: the scope is locked")
 // callers, in one process or in two, never make two: whoever holds the lock may
 // start one, and the supervisor inherits the locked file.
 func (s *Scope) ensure() (*client, error) {
-	for {
+	end := time.Now().Add(ensureBound)
+	for pause := 2 * time.Millisecond; ; pause = min(pause*5/4, 200*time.Millisecond) {
 		if err := os.MkdirAll(s.dir, 0o700); err != nil {
 			return nil, failed("supervisor: make the scope", err)
 		}
-		if err := checkOwner(s.dir); err != nil {
+		if err := checkOwner(s.dir); errors.Is(err, os.ErrNotExist) { // just removed
+			continue
+		} else if err != nil {
 			return nil, err
 		}
 		lock, err := takeLock(s.dir, true)
@@ -35,15 +42,19 @@ func (s *Scope) ensure() (*client, error) {
 			c, err := s.launch(lock)
 			_ = syscall.Close(lock)
 			return c, err
-		case errors.Is(err, os.ErrNotExist): // the directory was just removed
+		case errors.Is(err, os.ErrNotExist): // just removed
 			continue
 		case err != errBusyLock:
 			return nil, err
 		}
-		if c, err := s.attach(); err == nil || errors.Is(err, ErrForeignScope) {
+		c, err := s.attach()
+		if err == nil || errors.Is(err, ErrForeignScope) {
 			return c, err
 		}
-		t := time.NewTimer(2 * time.Millisecond) // between lock and listen, or leaving
+		if time.Now().After(end) {
+			return nil, failed("supervisor: "+s.dir+"/lock is held but nothing answers; see who holds it", err)
+		}
+		t := time.NewTimer(pause) // between lock and listen, or leaving
 		select {
 		case <-s.stop:
 			t.Stop()
@@ -63,7 +74,11 @@ func (s *Scope) attach() (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err = c.send(kHello, nil).answer(s.stop); err != nil {
+	r, err := c.send(kHello, nil).answer(s.stop)
+	if err == nil && r.version < 1 {
+		err = errors.New("supervisor: what listens in " + s.dir + " is no supervisor")
+	}
+	if err != nil {
 		c.close()
 		return nil, err
 	}
@@ -124,7 +139,7 @@ func (s *Scope) launch(lock int) (*client, error) {
 		_ = syscall.Unlink(s.dir + "/sock")
 		return nil, failed("supervisor: start "+s.pool.exe, err)
 	}
-	reapSupervisors(0)
+	reapSupervisors(0, false)
 	return s.open(newClient(conn, pid))
 }
 
@@ -157,11 +172,26 @@ func (s *Scope) fork(l, lock int) (int, error) {
 // warnEnd tells that a supervisor ended unasked, with the end of what it said.
 func (s *Scope) warnEnd() {
 	text := "scope " + s.name + ": the supervisor ended; the next one adopts its tasks"
-	if b, err := os.ReadFile(s.dir + "/log"); err == nil && len(b) > 0 {
-		b = b[max(0, len(b)-2048):]
-		text += "; the end of its log: " + strings.TrimSpace(string(b))
+	if l := s.logTail(2048); l != "" {
+		text += "; the end of its log: " + l
 	}
 	s.pool.cfg.Warn(text)
+}
+
+// withLog adds what supervisors that keep ending had to say.
+func (s *Scope) withLog(err error) error {
+	if l := s.logTail(512); l != "" {
+		return failed("supervisor: scope "+s.name+" keeps ending: "+l, err)
+	}
+	return err
+}
+
+func (s *Scope) logTail(limit int) string {
+	b, err := os.ReadFile(s.dir + "/log")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b[max(0, len(b)-limit):]))
 }
 
 // Release ends the supervisor of a scope that holds no task and removes the
@@ -173,10 +203,9 @@ func (s *Scope) Release(ctx context.Context) error {
 		return s.invalid
 	}
 	for !s.isOver() {
-		if _, err := os.Stat(s.dir); errors.Is(err, os.ErrNotExist) {
+		if err := checkOwner(s.dir); errors.Is(err, os.ErrNotExist) {
 			break
-		}
-		if err := checkOwner(s.dir); err != nil {
+		} else if err != nil {
 			return err
 		}
 		if done, err := s.clear(); done {
@@ -265,11 +294,14 @@ var strays struct {
 }
 
 // reapSupervisors gives the one that just ended (0: none) a moment to become a
-// zombie, and looks at the strays.
-func reapSupervisors(ended int) {
-	for range 20 {
+// zombie, unless it was only disconnected from, and looks at the strays.
+func reapSupervisors(ended int, wait bool) {
+	for i := range 20 {
 		if ended == 0 || reaped(ended) {
 			ended = 0
+			break
+		}
+		if !wait && i == 0 {
 			break
 		}
 		time.Sleep(time.Millisecond)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 	"syscall"
 
 	"github.com/nodekeep/nodekeep/logmon"
@@ -28,8 +29,8 @@ type stream struct {
 	rot   *logmon.Rotator
 	pump  *logmon.Pump
 	done  chan struct{} // the pump has ended
-	keep  io.Closer
-	away  bool // the pump reads another pipe than the FIFO: an adopted task's
+	keep  int           // a descriptor open for reading and writing, outside the poller
+	away  bool          // the pump reads another pipe than the FIFO: an adopted task's
 }
 
 var suffixes = [2]string{".stdout", ".stderr"}
@@ -83,8 +84,8 @@ func (s *server) logs(l LogSpec) (*pair, error) {
 // nothing open; a FIFO that an earlier life left is used again. Called with the
 // lock held.
 func (s *server) openPair(p *pair) error {
-	if len(escapeName(p.spec.Task)) > maxName {
-		return errors.New("supervisor: the task's name is too long: " + p.spec.Task)
+	if name := p.spec.Task; len(escapeName(name)) > maxName || strings.ContainsAny(name, "/\x00") {
+		return errors.New("supervisor: a task cannot be named " + quote(name))
 	}
 	if err := s.makeIO(p.spec.UID); err != nil {
 		return err
@@ -108,31 +109,42 @@ func (s *server) openStream(l LogSpec, i int) (*stream, error) {
 		path:  s.dir + "/io/" + escapeName(l.Task) + suffixes[i],
 		files: logmon.RotateConfig{Dir: l.Dir, Base: l.Task + suffixes[i], MaxSize: l.MaxSize, MaxFiles: l.MaxFiles},
 	}
-	err := logmon.Create(st.path, logmon.Owner{UID: l.UID, GID: l.GID})
-	if errors.Is(err, fs.ErrExist) {
-		err = os.Lchown(st.path, l.UID, l.GID)
-	}
+	r, keep, err := makeFIFO(st.path, l)
 	if err != nil {
 		return nil, err
 	}
-	r, err := logmon.OpenReader(st.path)
-	if err == nil {
-		if st.keep, err = logmon.OpenWriter(st.path); err != nil {
-			_ = r.Close()
+	st.keep = keep
+	if orphan := s.orphan(st.path); orphan != nil {
+		_ = r.Close() // opened again once the adopted task is gone
+		st.away = true
+		r = orphan
+	}
+	st.read(r)
+	return st, nil
+}
+
+// makeFIFO makes the FIFO, or takes the one an earlier life left, and opens its
+// reading end and one that keeps it from ever ending.
+func makeFIFO(path string, l LogSpec) (r io.ReadCloser, keep int, err error) {
+	err = logmon.Create(path, logmon.Owner{UID: l.UID, GID: l.GID})
+	if errors.Is(err, fs.ErrExist) {
+		err = nil
+		if l.UID != 0 || l.GID != 0 {
+			err = os.Lchown(path, l.UID, l.GID)
 		}
 	}
 	if err != nil {
-		_ = os.Remove(st.path)
-		return nil, err
+		return nil, -1, err
 	}
-	if orphan := s.orphan(st.path); orphan != nil {
-		_ = r.Close() // read once the adopted task is gone
-		st.away = true
-		st.read(orphan)
-	} else {
-		st.read(r)
+	if r, err = logmon.OpenReader(path); err == nil {
+		keep, err = syscall.Open(path, syscall.O_RDWR|syscall.O_NONBLOCK|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0)
+		if err == nil {
+			return r, keep, nil
+		}
+		_ = r.Close()
 	}
-	return st, nil
+	_ = os.Remove(path)
+	return nil, -1, err
 }
 
 // makeIO makes the directory of the FIFOs. A writer of another user gets here by
@@ -177,7 +189,24 @@ func (st *stream) read(r io.ReadCloser) {
 // end closes the pump, which ends once it has all that is in the pipe now.
 func (st *stream) end() {
 	st.pump.Close()
-	_ = st.keep.Close()
+	_ = syscall.Close(st.keep)
+}
+
+// closePumps brings what is in the FIFOs to file and leaves them to the next
+// supervisor.
+func (s *server) closePumps() {
+	s.mu.Lock()
+	var all []chan struct{}
+	for _, p := range s.pairs {
+		for _, st := range p.streams {
+			st.pump.Close()
+			all = append(all, st.done)
+		}
+	}
+	s.mu.Unlock()
+	for _, done := range all {
+		<-done
+	}
 }
 
 // endLogs brings what is in a task's pair to file and removes it.
@@ -207,11 +236,7 @@ func (s *server) endLogs(name string) {
 	if err := s.note(line("E", name)); err != nil {
 		println(err.Error())
 	}
-	if len(s.tasks) == 0 && len(s.pairs) == 0 {
-		if err := s.renewJournal(); err != nil {
-			println("supervisor: journal:", err.Error())
-		}
-	}
+	s.emptyJournal()
 }
 
 // streamsOf returns the streams of ours that the task writes to. Called with the

@@ -60,7 +60,7 @@ func (s *server) openJournal() error {
 		case t.st.Exited:
 			close(t.done)
 		case t.st.BootID != s.boot:
-			s.exited(t, -1, 0, restarted)
+			s.exited(t, unseen(restarted))
 		default:
 			s.resume(t, j.tasks[id].killAt)
 		}
@@ -84,9 +84,10 @@ func (s *server) endUnknown(r *record) {
 func (s *server) resume(t *task, killAt int64) {
 	f, err := openPidfd(t.st.PID, t.st.Start)
 	if err != nil {
-		s.exited(t, -1, 0, notSeen)
+		s.ended(t, unseen(notSeen))
 		return
 	}
+	s.follow(t)
 	s.watchExit(t, f)
 	if killAt != 0 {
 		s.armKill(t, killAt)
@@ -103,12 +104,11 @@ func (s *server) watchExit(t *task, f *os.File) {
 		defer s.mu.Unlock()
 		switch {
 		case err != nil:
-			s.exited(t, -1, 0, notSeen+": "+err.Error())
+			s.ended(t, unseen(notSeen+": "+err.Error()))
 		case !known:
-			s.exited(t, -1, 0, notSeen+": not our child, and the kernel does not tell")
+			s.ended(t, unseen(notSeen+": not our child, and the kernel does not tell"))
 		default:
-			code, sig := decodeStatus(ws)
-			s.exited(t, code, sig, "")
+			s.ended(t, decodeStatus(ws))
 		}
 	}()
 }
@@ -165,8 +165,7 @@ func (s *server) adopt(i Identity) (*task, error) {
 		s.watchExit(t, f)
 		return t, nil
 	}
-	s.exited(t, st.Code, st.Signal, st.Err)
-	t.res.OOMKilled, t.st.OOMKilled = st.OOMKilled, st.OOMKilled
+	s.exited(t, st)
 	return t, nil
 }
 

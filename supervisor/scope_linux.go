@@ -15,6 +15,7 @@ const (
 	repeats      = 5 // of a call whose connection ended and that is safe to repeat
 	firstBackoff = 10 * time.Millisecond
 	lastBackoff  = 10 * time.Second
+	shortLife    = time.Second // of a connection that counts as a failure
 )
 
 // Scope is one supervisor and its tasks, as an agent sees them. The first call
@@ -36,6 +37,7 @@ type Scope struct {
 	over  bool                // stop is closed
 	c     *client             // nil while there is no connection
 	dial  *dialing            // the attempt under way, if any
+	short int                 // connections in a row that lived shortly
 	tasks map[string]Identity // what the supervisor should know
 	logs  map[string]LogSpec
 	waits map[string]*call // one outstanding Wait per task, whoever waits
@@ -136,17 +138,31 @@ func (s *Scope) lost(c *client) {
 	if s.c == c {
 		s.c = nil
 	}
+	if time.Since(c.since) < shortLife {
+		s.short++
+	} else {
+		s.short = 0
+	}
+	short := s.short
 	s.mu.Unlock()
 	if again {
 		s.warnEnd()
-		s.pool.spawn(s.reconnect)
+		s.pool.spawn(func() { s.reconnect(short) })
 	}
 }
 
-// reconnect tries until it is connected or not wanted any more.
-func (s *Scope) reconnect() {
+// reconnect tries until it is connected or not wanted any more: at once, but
+// later and later if connections keep ending soon.
+func (s *Scope) reconnect(short int) {
 	told := ""
-	for pause := firstBackoff; ; pause = min(2*pause, lastBackoff) {
+	pause := firstBackoff
+	if short > 1 {
+		pause = min(firstBackoff<<min(short, 16), lastBackoff)
+		if !s.sleep(pause) {
+			return
+		}
+	}
+	for ; ; pause = min(2*pause, lastBackoff) {
 		c, d := s.begin()
 		if c != nil {
 			return
@@ -159,13 +175,21 @@ func (s *Scope) reconnect() {
 			told = text
 			s.pool.cfg.Warn("scope " + s.name + ": no supervisor, trying again: " + text)
 		}
-		t := time.NewTimer(pause)
-		select {
-		case <-s.stop:
-			t.Stop()
+		if !s.sleep(pause) {
 			return
-		case <-t.C:
 		}
+	}
+}
+
+// sleep waits, and says false if the scope has ended meanwhile.
+func (s *Scope) sleep(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-s.stop:
+		return false
+	case <-t.C:
+		return true
 	}
 }
 
@@ -243,8 +267,11 @@ func (s *Scope) do(ctx context.Context, kind uint8, repeat bool, fill func(*enc)
 			return reply{}, try, err
 		}
 		r, err := c.send(kind, fill).await(ctx, s.stop)
-		if !repeat || try >= repeats || !errors.Is(err, ErrClosed) || s.isOver() {
+		if !errors.Is(err, ErrClosed) || s.isOver() {
 			return r, try, err
+		}
+		if !repeat || try >= repeats {
+			return r, try, s.withLog(err)
 		}
 		<-c.end // soon, and then the next one is connected to
 	}
@@ -308,6 +335,7 @@ func (s *Scope) Wait(ctx context.Context, id string) (Status, error) {
 				return Status{}, errors.New("supervisor: task " + quote(id) + " was reported as ended but runs")
 			}
 			if !errors.Is(err, ErrClosed) {
+				s.answered(id, k)
 				return st, serr
 			}
 			pause = firstBackoff
@@ -369,6 +397,20 @@ func (s *Scope) Stop(ctx context.Context, id string, sig syscall.Signal, grace t
 		e.str(tTask, id).num(tSignal, int64(sig)).num(tGrace, int64(max(grace, 0)))
 	})
 	return err
+}
+
+// answered drops a Wait that is over.
+func (s *Scope) answered(id string, k *call) {
+	select {
+	case <-k.done:
+	default: // only its waiter's ctx ended
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waits[id] == k {
+		delete(s.waits, id)
+	}
 }
 
 // List returns all tasks the supervisor remembers.

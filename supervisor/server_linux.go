@@ -77,6 +77,15 @@ func newTask(sp Spec, boot string) *task {
 	return &task{spec: sp, st: Status{ID: sp.ID, BootID: boot}, started: make(chan struct{}), done: make(chan struct{})}
 }
 
+func (t *task) isStarted() bool {
+	select {
+	case <-t.started:
+		return true
+	default:
+		return false
+	}
+}
+
 // conn queues its frames: the reaper must never wait for an agent that does
 // not read. A writer runs only while there is something to write.
 type conn struct {
@@ -184,6 +193,10 @@ func (s *server) handle(c *conn, r request) {
 		c.send(newReply(r.id, ErrNotFound))
 		return
 	}
+	if t != nil && (r.kind == kSignal || r.kind == kStop) && !t.isStarted() {
+		go func() { <-t.started; s.handle(c, r) }()
+		return
+	}
 	switch r.kind {
 	case kHello:
 		if !s.leaving {
@@ -256,7 +269,10 @@ func (s *server) quitIfIdle() {
 		}
 	}
 	s.leaving = true
-	go s.exit()
+	go func() {
+		s.closePumps()
+		s.exit()
+	}()
 }
 
 // leave ends a supervisor without tasks and removes the scope. Called with the
@@ -313,6 +329,18 @@ func (s *server) note(l []byte) error {
 		return failed("supervisor: journal", err)
 	}
 	return nil
+}
+
+// emptyJournal empties the journal once nothing in it is true any more. Called
+// with the lock held.
+func (s *server) emptyJournal() {
+	if len(s.tasks) > 0 || len(s.pairs) > 0 {
+		return
+	}
+	if err := s.jr.Truncate(0); err != nil {
+		println("supervisor: journal:", err.Error())
+	}
+	s.written = 0
 }
 
 // snapshot is the journal as it would be if it held only what is still true.

@@ -95,8 +95,12 @@ func accept(l *os.File) (*os.File, error) {
 	for {
 		nfd, aerr := -1, error(nil)
 		err = rc.Read(func(fd uintptr) bool {
-			nfd, _, aerr = syscall.Accept4(int(fd), syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK)
-			return aerr != syscall.EAGAIN && aerr != syscall.EINTR
+			for {
+				nfd, _, aerr = syscall.Accept4(int(fd), syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK)
+				if aerr != syscall.EINTR && aerr != syscall.ECONNABORTED {
+					return aerr != syscall.EAGAIN
+				}
+			}
 		})
 		if err = errors.Join(err, aerr); err != nil {
 			return nil, err

@@ -41,6 +41,33 @@ func peekChild() (int, error) {
 	}
 }
 
+// children returns the pids of all our children, zombies too. The caller sees to
+// it that none is forked or reaped meanwhile. false: this kernel does not tell.
+func children() (l []int, ok bool) {
+	const dir = "/proc/self/task"
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, false
+	}
+	threads, err := d.Readdirnames(-1)
+	_ = d.Close()
+	if err != nil {
+		return nil, false
+	}
+	for _, t := range threads {
+		b, err := os.ReadFile(dir + "/" + t + "/children")
+		if err != nil { // also of a thread that ended: its children are with another by now
+			return nil, false
+		}
+		for _, f := range strings.Fields(string(b)) {
+			if pid, err := strconv.Atoi(f); err == nil {
+				l = append(l, pid)
+			}
+		}
+	}
+	return l, true
+}
+
 // dropInherited closes every descriptor from lo on that came to us through exec.
 // What the runtime has opened since is marked close-on-exec and stays.
 func dropInherited(lo int) {

@@ -5,6 +5,7 @@ package supervisor
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"strconv"
 	"syscall"
@@ -109,7 +110,7 @@ func (s *server) fork(t *task, target cgroup.Target, argv []string, attr *syscal
 	pid, err := target.ForkExec(t.spec.Path, argv, attr)
 	back()
 	if err != nil {
-		return &os.PathError{Op: "supervisor: start", Path: t.spec.Path, Err: err}
+		return whyNot(t.spec.Path, attr.Dir, err)
 	}
 	s.byPID[pid] = t
 	t.st.PID = pid
@@ -124,6 +125,20 @@ func (s *server) fork(t *task, target cgroup.Target, argv []string, attr *syscal
 	default:
 	}
 	return nil
+}
+
+// whyNot names what is missing: the kernel's errno is the same for the program,
+// its interpreter and the directory.
+func whyNot(path, dir string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, derr := os.Stat(dir); derr != nil {
+			return failed("supervisor: working directory", derr)
+		}
+		if _, perr := os.Stat(path); perr == nil {
+			return &os.PathError{Op: "supervisor: start", Path: path + " (its interpreter or loader)", Err: err}
+		}
+	}
+	return &os.PathError{Op: "supervisor: start", Path: path, Err: err}
 }
 
 // lend gives this process what the child is to inherit, and returns how to take
@@ -206,30 +221,38 @@ func (s *server) reap() {
 		if n, _ := syscall.Wait4(pid, &ws, syscall.WNOHANG, nil); n == pid {
 			if t := s.byPID[pid]; t != nil { // else an orphan that came to us as subreaper
 				delete(s.byPID, pid)
-				code, sig := decodeStatus(ws)
-				s.exited(t, code, sig, "")
+				s.ended(t, decodeStatus(ws))
 			}
 		}
 		s.mu.Unlock()
 	}
 }
 
-func decodeStatus(ws syscall.WaitStatus) (code, sig int) {
+func decodeStatus(ws syscall.WaitStatus) Status {
 	if ws.Signaled() {
-		return 128 + int(ws.Signal()), int(ws.Signal())
+		return Status{Code: 128 + int(ws.Signal()), Signal: int(ws.Signal())}
 	}
-	return ws.ExitStatus(), 0
+	return Status{Code: ws.ExitStatus()}
+}
+
+// unseen is the exit of a process whose end nobody was told.
+func unseen(why string) Status { return Status{Code: -1, Err: why} }
+
+// ended takes the end of the main process. Whether it was for want of memory is
+// read now, while the cgroup is there. Called with the lock held.
+func (s *server) ended(t *task, how Status) {
+	n, ok := cgroup.OOMKills(t.spec.Cgroup)
+	how.OOMKilled = ok && n > 0
+	s.exited(t, how)
 }
 
 // exited holds the result back until the pumps have read what the process
 // wrote. Everything it wrote is in the pipe by now, so the pumps need no timer
 // to know when they have it all. Called with the lock held.
-func (s *server) exited(t *task, code, sig int, msg string) {
+func (s *server) exited(t *task, how Status) {
 	t.reaped = true
 	t.res = t.st
-	t.res.Exited, t.res.Code, t.res.Signal, t.res.Err = true, code, sig, msg
-	n, ok := cgroup.OOMKills(t.spec.Cgroup)
-	t.res.OOMKilled = ok && n > 0
+	t.res.Exited, t.res.Code, t.res.Signal, t.res.Err, t.res.OOMKilled = true, how.Code, how.Signal, how.Err, how.OOMKilled
 	if t.killer != nil {
 		t.killer.Stop()
 	}
@@ -314,17 +337,44 @@ func (s *server) armKill(t *task, at int64) {
 // killAll ends everything of the task: its process group while the main process
 // keeps that number taken, its cgroup, or else all that carries its mark.
 func (s *server) killAll(t *task) {
+	s.killGroup(t)
+	if t.spec.Cgroup != "" {
+		cgroup.Kill(t.spec.Cgroup)
+		return
+	}
 	s.mu.Lock()
+	pid, start := t.st.PID, t.st.Start
+	if t.st.BootID != s.boot {
+		pid = 0 // says nothing any more
+	}
+	s.mu.Unlock()
+	sweep(t.mark, pid, start)
+}
+
+func (s *server) killGroup(t *task) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if t.alive() {
 		_ = syscall.Kill(-t.st.PID, syscall.SIGKILL)
 	}
-	pid, start := t.st.PID, t.st.Start
-	s.mu.Unlock()
-	if t.spec.Cgroup != "" {
-		cgroup.Kill(t.spec.Cgroup)
-	} else {
-		sweep(t.mark, pid, start)
+}
+
+// extinct says whether nothing can be left of a task whose main process we have
+// reaped. Its orphans would have come to us, the subreaper, and whoever hides
+// behind another descendant hides behind a child of ours. So it is enough that
+// all our children are main processes; the list of them is short, while the
+// search for a mark goes through all processes of the machine.
+func (s *server) extinct(t *task) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t.st.Adopted { // its orphans went to somebody else
+		return false
 	}
+	pids, ok := children()
+	for _, pid := range pids {
+		ok = ok && s.byPID[pid] != nil
+	}
+	return ok
 }
 
 // destroy ends whatever is left of the task and forgets it. The lock is not
@@ -334,7 +384,8 @@ func (s *server) destroy(t *task) error {
 	if t.failed != nil {
 		return nil
 	}
-	s.killAll(t)
+	s.killGroup(t)
+	cgroup.Kill(t.spec.Cgroup)
 	bound := time.NewTimer(destroyBound)
 	defer bound.Stop()
 	select {
@@ -346,8 +397,10 @@ func (s *server) destroy(t *task) error {
 		if err := cgroup.Remove(t.spec.Cgroup); err != nil {
 			return failed("supervisor: cgroup", err)
 		}
-	} else if left := sweepAll(t.mark); left > 0 {
-		return errors.New("supervisor: " + itoa(left) + " processes of " + t.spec.ID + " do not die")
+	} else if !s.extinct(t) {
+		if left := sweepAll(t.mark); left > 0 {
+			return errors.New("supervisor: " + itoa(left) + " processes of " + t.spec.ID + " do not die")
+		}
 	}
 	s.mu.Lock()
 	s.forget(t)
@@ -361,20 +414,20 @@ func (s *server) forget(t *task) {
 	if t.killer != nil {
 		t.killer.Stop()
 	}
+	for _, w := range t.waiters { // of a start that failed
+		w.c.send(newReply(w.id, ErrNotFound))
+	}
+	t.waiters = nil
 	s.restoreStreams(t)
 	if s.tasks[t.spec.ID] != t {
 		return
 	}
 	delete(s.tasks, t.spec.ID)
-	if t.recorded {
+	if t.spec.ExitDir != "" { // maybe an earlier supervisor wrote it
 		_ = os.Remove(exitFile(t.spec.ExitDir, t.spec.ID))
 	}
 	if err := s.note(line("D", t.spec.ID)); err != nil {
 		println(err.Error())
 	}
-	if len(s.tasks) == 0 && len(s.pairs) == 0 {
-		if err := s.renewJournal(); err != nil {
-			println("supervisor: journal:", err.Error())
-		}
-	}
+	s.emptyJournal()
 }

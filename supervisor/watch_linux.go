@@ -22,7 +22,7 @@ const (
 func (s *server) handleSignals() {
 	ch := make(chan os.Signal, 8)
 	signal.Notify(ch, syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM, syscall.SIGIO)
-	watched := s.watchDir()
+	watched := s.keepName(s.watchDir()) // something may have happened before
 	for sig := range ch {
 		switch sig {
 		case syscall.SIGTERM, syscall.SIGINT:
@@ -57,9 +57,15 @@ func (s *server) watchDir() int {
 // next agent finds the tasks. Whoever removed it is given time to finish.
 func (s *server) keepName(watched int) int {
 	for {
+		s.mu.Lock()
+		fine := s.leaving || s.intact()
+		s.mu.Unlock()
+		if fine {
+			return watched
+		}
 		time.Sleep(settle)
 		s.mu.Lock()
-		if s.leaving || s.intact() {
+		if s.leaving {
 			s.mu.Unlock()
 			return watched
 		}
@@ -134,26 +140,24 @@ func (s *server) remake() error {
 }
 
 // remakeStream gives a stream a FIFO under its name again. A task that runs has
-// the old one open, and it goes on being read until that task is forgotten.
+// the old one open: that goes on being read until the task is forgotten.
 func (s *server) remakeStream(p *pair, i int) error {
 	if err := s.makeIO(p.spec.UID); err != nil {
 		return err
 	}
-	old := p.streams[i]
-	fresh, err := s.openStream(p.spec, i)
+	st := p.streams[i]
+	r, keep, err := makeFIFO(st.path, p.spec)
 	if err != nil {
 		return err
 	}
-	_ = old.keep.Close()
+	_ = syscall.Close(st.keep)
+	st.keep = keep
 	for _, t := range s.tasks {
-		if (t.spec.Stdout == old.path || t.spec.Stderr == old.path) && !t.st.Exited {
-			// Keep the old pump; only the name and the end we hold are new.
-			fresh.pump.Close()
-			old.keep, old.away = fresh.keep, true
-			return nil
+		if (t.spec.Stdout == st.path || t.spec.Stderr == st.path) && !t.st.Exited {
+			st.away = true
+			return r.Close()
 		}
 	}
-	old.pump.Close()
-	*old = *fresh
+	st.read(r)
 	return nil
 }

@@ -86,8 +86,8 @@ func hasWord(list, word string) bool {
 	return strings.Contains(","+list+",", ","+word+",")
 }
 
-// modeOf says what a directory is. A v2 tree that has no controller but is there
-// beside v1 is hybrid.
+// modeOf says what a directory is. A v2 tree that has none of the controllers a
+// task could be limited by is the tracking half of a hybrid host.
 func modeOf(dir string) Mode {
 	var st syscall.Statfs_t
 	if syscall.Statfs(dir, &st) != nil {
@@ -95,8 +95,11 @@ func modeOf(dir string) Mode {
 	}
 	switch int64(st.Type) {
 	case magicV2:
-		if b, err := os.ReadFile(dir + "/cgroup.controllers"); err == nil && len(b) > 0 {
-			return V2
+		b, _ := os.ReadFile(dir + "/cgroup.controllers")
+		for _, c := range strings.Fields(string(b)) {
+			if c == "memory" || c == "cpu" || c == "pids" {
+				return V2
+			}
 		}
 		return Hybrid
 	case magicV1:
