@@ -327,11 +327,11 @@ func (r *AllocRunner) request(a *spec.Alloc) Request {
 	return Request{Alloc: a, Dir: r.cfg.Dir, r: r}
 }
 
-// do runs f in the loop and returns its answer.
+// do runs f in the loop and returns its answer once its effect can be seen.
 func (r *AllocRunner) do(ctx context.Context, f func(*loop) error) error {
-	answer := make(chan error, 1)
+	cmd, answer := command(f)
 	select {
-	case r.cmds <- func(l *loop) { answer <- f(l) }:
+	case r.cmds <- cmd:
 		return <-answer
 	case <-r.closing:
 		return r.closed()
@@ -342,13 +342,22 @@ func (r *AllocRunner) do(ctx context.Context, f func(*loop) error) error {
 
 // send is do for hooks, which are called while the loop is there.
 func (r *AllocRunner) send(f func(*loop) error) error {
-	answer := make(chan error, 1)
+	cmd, answer := command(f)
 	select {
-	case r.cmds <- func(l *loop) { answer <- f(l) }:
+	case r.cmds <- cmd:
 		return <-answer
 	case <-r.closing:
 		return r.closed()
 	}
+}
+
+func command(f func(*loop) error) (func(*loop), <-chan error) {
+	answer := make(chan error, 1)
+	return func(l *loop) {
+		err := f(l)
+		l.publish()
+		answer <- err
+	}, answer
 }
 
 func (r *AllocRunner) closed() error {

@@ -5,11 +5,11 @@
 // fate. It orders their lives, ends them together and tells the client status.
 // What a single task does is package taskrunner's.
 //
-//	          prerun hooks        tasks by lifecycle                    all dead
-//	 New, Run ───────────▶ prestart ─▶ mains ─▶ poststart ┈┈▶ poststop ─────────▶ postrun hooks ─▶ done
-//	    │ error: all tasks fail  │        │ leader, sibling, mains, Kill, stop        ▲          (Run returns)
-//	    └────────────────────────┴────────┴─▶ prekill hooks ─▶ shutdown delay ─▶      │
-//	                                          leader ─▶ mains ─▶ sidecars ────────────┘
+//	         prerun hooks        tasks by lifecycle                    all dead
+//	New, Run ───────────▶ prestart ─▶ mains ─▶ poststart ┈┈▶ poststop ─────────▶ postrun hooks ─▶ done
+//	   │ error: all tasks fail  │        │ leader, sibling, mains, Kill, stop        ▲          (Run returns)
+//	   └────────────────────────┴────────┴─▶ prekill hooks ─▶ shutdown delay ─▶      │
+//	                                         leader ─▶ mains ─▶ sidecars ────────────┘
 //
 // How to use it: New, then Run in a goroutine of your own. Kill, or an Update
 // whose desired status is stop, ends the alloc; cancelling Run's context only

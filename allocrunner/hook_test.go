@@ -201,7 +201,10 @@ func TestAbandonedHook(t *testing.T) {
 				return nil
 			},
 			Prekill: func(context.Context, *allocrunner.Request, *int) error { w.note("deaf.prekill"); return nil },
-			Postrun: func(_ context.Context, _ *allocrunner.Request, n *int) error { w.note("deaf.postrun %d", *n); return nil },
+			Postrun: func(_ context.Context, _ *allocrunner.Request, n *int) error {
+				w.note("deaf.postrun %d", *n)
+				return nil
+			},
 		})}
 		cfg := w.config()
 		cfg.Log = hclog.New(&hclog.LoggerOptions{Output: &logged})

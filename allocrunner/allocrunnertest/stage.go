@@ -145,7 +145,9 @@ func (s *stage) met() bool {
 	return s.wrap.met != nil && s.wrap.met(s.store)
 }
 
-func (s *stage) update() { s.change(func(a *spec.Alloc) { a.Meta = map[string]string{"changed": "yes"} }) }
+func (s *stage) update() {
+	s.change(func(a *spec.Alloc) { a.Meta = map[string]string{"changed": "yes"} })
+}
 
 func (s *stage) stop() { s.change(func(a *spec.Alloc) { a.DesiredStatus = spec.DesiredStop }) }
 
