@@ -193,27 +193,45 @@ func (o *operation) destroyOnce(ctx context.Context) error {
 	return err
 }
 
-// wait waits for the exit. After a stop it does not wait for ever: an exit record
-// that nobody will write is not needed to end the task.
+// wait waits for the exit; that is where most tasks spend their life, so nothing
+// stands between the operation's goroutine and the driver.
 func (o *operation) wait(ctx context.Context) result {
+	if o.snap.Phase == Stopping {
+		return o.waitStopped(ctx)
+	}
 	drv, err := o.driver(ctx)
 	if err != nil {
 		return result{err: err, canceled: ctx.Err() != nil}
 	}
-	wctx := ctx
-	if o.snap.Phase == Stopping {
-		var cancel context.CancelFunc
-		wctx, cancel = context.WithTimeout(ctx, o.snap.Resume.Grace.Left(o.cfg.Clock.Now())+stopSlack)
-		defer cancel()
+	exit, err := drv.Wait(ctx, o.snap.Handle.TaskID)
+	return waited(ctx, exit, err)
+}
+
+// waitStopped does not wait for ever: an exit record that nobody will write is
+// not needed to end the task.
+func (o *operation) waitStopped(ctx context.Context) result {
+	wctx, cancel := context.WithTimeout(ctx, o.snap.Resume.Grace.Left(o.cfg.Clock.Now())+stopSlack)
+	defer cancel()
+	var exit driver.ExitResult
+	err, late := guard(wctx, lateness, func(ctx context.Context) error {
+		drv, err := o.driver(ctx)
+		if err == nil {
+			exit, err = drv.Wait(ctx, o.snap.Handle.TaskID)
+		}
+		return err
+	})
+	if ctx.Err() == nil && (late != nil || err != nil && wctx.Err() != nil) {
+		return unseen(errors.New("the task was stopped and nobody reports how it ended"))
 	}
-	exit, err := drv.Wait(wctx, o.snap.Handle.TaskID)
+	return waited(ctx, exit, err)
+}
+
+func waited(ctx context.Context, exit driver.ExitResult, err error) result {
 	switch {
 	case err == nil:
 		return result{exit: &exit}
 	case ctx.Err() != nil:
 		return result{canceled: true}
-	case wctx.Err() != nil:
-		return unseen(errors.New("the task was stopped and nobody reports how it ended"))
 	case errors.Is(err, driver.ErrTaskNotFound):
 		return unseen(err)
 	}

@@ -264,9 +264,7 @@ func (s Snapshot) fold(r result, p params) (Snapshot, effect) {
 	case opExited:
 		return s.cleaned(r, p)
 	case opAbort, opQuit:
-		if r.leaked != nil {
-			s.note(p.now.Wall, Leaked, map[string]string{"error": r.leaked.Error()})
-		}
+		s.leak(r.leaked, p)
 		s.endKilled(p)
 		s.Phase, s.Handle = Done, nil
 		return s, durable
@@ -305,8 +303,7 @@ func (s Snapshot) started(r result, p params) (Snapshot, effect) {
 func (s Snapshot) failedStart(r result, p params) Snapshot {
 	s.note(p.now.Wall, r.kind, attrs(r.note, "error", r.err.Error()))
 	c := cause{reason: r.err.Error(), final: !driver.IsRecoverable(r.err)}
-	if r.leaked != nil {
-		s.note(p.now.Wall, Leaked, map[string]string{"error": r.leaked.Error()})
+	if s.leak(r.leaked, p) {
 		c.final = true
 	}
 	s.Phase = Pending
@@ -319,9 +316,7 @@ func (s Snapshot) failedStart(r result, p params) Snapshot {
 
 // exited folds an exit that was seen, or that never will be.
 func (s Snapshot) exited(exit driver.ExitResult, leaked error, p params) Snapshot {
-	if leaked != nil {
-		s.note(p.now.Wall, Leaked, map[string]string{"error": leaked.Error()})
-	}
+	s.leak(leaked, p)
 	s.Phase, s.Exit = Exited, &exit
 	s.note(p.now.Wall, Terminated, exitAttrs(exit))
 	c := cause{ok: exit.OK(), reason: exitReason(exit), final: leaked != nil}
@@ -406,9 +401,7 @@ func (s Snapshot) grace(p params) time.Duration {
 // cleaned folds the end of an attempt: nothing is left of it.
 func (s Snapshot) cleaned(r result, p params) (Snapshot, effect) {
 	eff := volatile
-	if r.leaked != nil {
-		// Starting again could mean two lives.
-		s.note(p.now.Wall, Leaked, map[string]string{"error": r.leaked.Error()})
+	if s.leak(r.leaked, p) {
 		if !s.Final {
 			s.finish(p.now, true, "its last attempt could not be ended")
 		}
@@ -458,6 +451,16 @@ func (s *Snapshot) decided(c cause, p params) {
 		s.Backoff = bootclock.Deadline{From: p.now, Delay: v.delay}
 	}
 	s.note(p.now.Wall, Restarting, attrs(nil, "reason", v.reason, "delay", v.delay.String()))
+}
+
+// leak notes that something of the task could not be ended. It is never started
+// again: that could mean two lives.
+func (s *Snapshot) leak(err error, p params) bool {
+	if err != nil {
+		s.Resume.Leaked = true
+		s.note(p.now.Wall, Leaked, map[string]string{"error": err.Error()})
+	}
+	return err != nil
 }
 
 // endKilled: the kill is carried out.

@@ -73,6 +73,7 @@ type Resume struct {
 	Boot        string             `json:"boot,omitempty"`         // boot id at the last start intent
 	WindowStart bootclock.Instant  `json:"window_start,omitzero"`  // of the restart policy
 	WindowCount int                `json:"window_count,omitempty"` // counted restarts in it
+	Leaked      bool               `json:"leaked,omitempty"`       // something of it may still run: it is never started again
 	Replaced    bool               `json:"replaced,omitempty"`     // the driver had a task of that ID and it was destroyed, once
 	Killing     bool               `json:"killing,omitempty"`      // the kill found something to end
 	Prekilled   bool               `json:"prekilled,omitempty"`    // prekill hooks of this stop have run

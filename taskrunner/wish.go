@@ -4,6 +4,7 @@
 package taskrunner
 
 import (
+	"fmt"
 	"maps"
 	"time"
 
@@ -71,6 +72,8 @@ func (s Snapshot) wishRestart(req RestartRequest, linger bool, p params) (Snapsh
 	switch {
 	case s.Kill != nil:
 		return s, same, ErrNotRunning
+	case s.Resume.Leaked:
+		return s, same, fmt.Errorf("%w: something of its last attempt may still run; end it by hand", ErrNotRunning)
 	case s.Restarting != nil && (s.Phase == Running || s.Phase == Stopping):
 		return s, same, nil
 	case s.Phase == Running:
