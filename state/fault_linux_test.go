@@ -295,7 +295,7 @@ func TestDiskFull(t *testing.T) {
 		t.Skipf("cannot mount a tmpfs: %v", err)
 	}
 	defer func() {
-		if err := syscall.Unmount(dir, 0); err != nil {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
 	}()

@@ -121,17 +121,15 @@ func (l Log) Append(tx Tx, payload []byte) (token uint64, err error) {
 
 // Read returns up to max records with tokens above after, oldest first; max 0
 // means all. It returns ErrCompacted if the record that comes next was dropped
-// or is damaged.
+// or is damaged, or after was never given out because an older state was put
+// back.
 func (l Log) Read(tx Tx, after uint64, max int) ([]Record, error) {
 	m, err := l.load(tx)
 	if err != nil {
 		return nil, err
 	}
-	if after+1 < m.First {
-		return nil, fmt.Errorf("%w: the oldest kept is %d, asked for was %d", ErrCompacted, m.First, after+1)
-	}
-	if after >= m.Last {
-		return nil, nil
+	if after < m.First-1 || after > m.Last {
+		return nil, fmt.Errorf("%w: %d to %d are kept, asked for were those after %d", ErrCompacted, m.First, m.Last, after)
 	}
 	n := m.Last - after
 	if max > 0 {

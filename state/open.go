@@ -265,13 +265,13 @@ func (s *bolt) release() error {
 }
 
 // open opens the file and sets db. mu is held, or nobody else is there.
-func (s *bolt) open() (err error) {
+func (s *bolt) open() error {
 	opts := &bbolt.Options{
 		Timeout:         time.Second,
 		FreelistType:    bbolt.FreelistMapType,
 		InitialMmapSize: mapSize,
 		NoStatistics:    true,
-		OpenFile: func(name string, flag int, perm os.FileMode) (*os.File, error) {
+		OpenFile: func(name string, flag int, perm os.FileMode) (_ *os.File, err error) {
 			s.file, err = os.OpenFile(name, flag&^os.O_CREATE, perm) // a lost file is not an empty one
 			return s.file, err
 		},
@@ -279,7 +279,7 @@ func (s *bolt) open() (err error) {
 	if runtime.GOOS == "windows" || strconv.IntSize == 32 {
 		opts.InitialMmapSize = 0
 	}
-	err = contained(func() (err error) {
+	err := contained(func() (err error) {
 		s.db, err = bbolt.Open(s.cfg.Path, 0o600, opts)
 		return err
 	})

@@ -106,9 +106,12 @@ func logBounds(t *testing.T, s state.Store) {
 	equal(t, err, nil)
 	out, _ = read(6, 10)
 	equal(t, out, []string{"e7"})
-	out, err = read(99, 0)
+	out, err = read(7, 0)
 	equal(t, out, []string(nil))
 	equal(t, err, nil)
+	if _, err = read(99, 0); !errors.Is(err, state.ErrCompacted) {
+		t.Error(err)
+	}
 
 	ack := func(token uint64) error { return s.Update(func(tx state.Tx) error { return l.Ack(tx, token) }) }
 	equal(t, errors.Join(ack(5), ack(4), ack(5)), nil)
