@@ -1,0 +1,80 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"time"
+
+	"github.com/nodekeep/nodekeep/api"
+	"github.com/nodekeep/nodekeep/spec"
+)
+
+var applyCommand = command{
+	name: "apply", args: "FILE…", short: "makes jobs the desired state of the node that serves",
+	long: `An alloc that is as before is left alone; one that changed, was stopped or has
+failed is replaced. All files are read and checked before the first counts.`,
+	bind: func(a *app, fs *flag.FlagSet) func(context.Context, []string) error {
+		var vars stringList
+		fs.Var(&vars, "var", "set a variable of the jobs: `K=V`; may be repeated")
+		until := fs.String("wait", "", "wait until the allocs are `STATE`: running or complete")
+		timeout := fs.Duration("timeout", 0, "wait no longer than `D`, such as 30s; the jobs go on")
+		return func(ctx context.Context, args []string) error {
+			switch {
+			case len(args) == 0:
+				return usage("name a job file: nodekeep apply FILE")
+			case *until != "" && *until != "running" && *until != "complete":
+				return usage("--wait %q: use running or complete", *until)
+			case *timeout != 0 && *until == "":
+				return usage("--timeout bounds --wait: add --wait running or --wait complete")
+			}
+			return a.apply(ctx, args, vars, *until, *timeout)
+		}
+	},
+}
+
+func (a *app) apply(ctx context.Context, files []string, vars []string, until string, timeout time.Duration) error {
+	jobs, err := parseJobs(files, vars)
+	if err != nil {
+		return err
+	}
+	c, err := a.client()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	ids, err := c.Apply(ctx, jobs)
+	if err != nil {
+		return err
+	}
+	what := "applied"
+	if until != "" {
+		what = until
+		if err := wait(ctx, c, ids, timeout, "the jobs go on; look with nodekeep ps", reached(until)); err != nil {
+			return err
+		}
+	}
+	return a.printIDs(what, ids)
+}
+
+// reached tells when an alloc is running (all of its tasks have been started,
+// but those that come after the others) or complete. One that failed never is.
+func reached(until string) func(*api.Alloc) (bool, error) {
+	return func(al *api.Alloc) (bool, error) {
+		if al.Status == "failed" {
+			return false, fmt.Errorf("alloc %s of job %s failed: %s: see nodekeep inspect %s", al.ID, al.Job, al.Description, al.ID)
+		}
+		if until == "complete" || al.Status != "running" {
+			return al.Status == "complete" && al.Finished(), nil
+		}
+		for _, t := range al.Tasks {
+			if t.State == "pending" && t.Lifecycle != spec.LifecyclePoststop {
+				return false, nil
+			}
+		}
+		return true, nil
+	}
+}

@@ -1,0 +1,134 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/nodekeep/nodekeep/api"
+	"github.com/nodekeep/nodekeep/jobspec"
+	"github.com/nodekeep/nodekeep/spec"
+)
+
+var jobCommand = command{
+	name: "job", args: "validate FILE…", short: "checks job files and shows what is wrong, line by line",
+	bind: func(a *app, fs *flag.FlagSet) func(context.Context, []string) error {
+		var vars stringList
+		fs.Var(&vars, "var", "set a variable of the jobs: `K=V`; may be repeated")
+		return func(_ context.Context, args []string) error {
+			switch {
+			case len(args) == 0 || args[0] != "validate":
+				return usage("job can validate: nodekeep job validate FILE")
+			case len(args) == 1:
+				return usage("name a job file: nodekeep job validate FILE")
+			}
+			jobs, err := parseJobs(args[1:], vars)
+			if err != nil {
+				return err
+			}
+			return a.printValid(args[1:], jobs)
+		}
+	},
+}
+
+// validJob is what "job validate --json" prints of a file.
+type validJob struct {
+	File   string `json:"file"`
+	Job    string `json:"job"`
+	Allocs int    `json:"allocs"`
+}
+
+func (a *app) printValid(files []string, jobs []api.Job) error {
+	list := make([]validJob, len(jobs))
+	for i, j := range jobs {
+		list[i] = validJob{File: files[i], Job: j.ID, Allocs: len(j.Allocs)}
+	}
+	if a.json {
+		return a.printJSON(list)
+	}
+	for _, v := range list {
+		fmt.Fprintf(a.stdout, "%s: job %s is valid, %d allocs\n", v.File, v.Job, v.Allocs)
+	}
+	return nil
+}
+
+// fileError is a job file with faults; they are shown with their lines.
+type fileError struct {
+	file   string
+	faults *jobspec.Error
+}
+
+func (e *fileError) Error() string {
+	return fmt.Sprintf("%s is not a valid job file: correct the lines shown above", e.file)
+}
+
+// render shows the faults.
+func (e *fileError) render(w io.Writer) { _ = e.faults.Render(w, false) }
+
+// parseJobs reads job files, one job each; "-" is the standard input. Faults of
+// all files are in the error.
+func parseJobs(files []string, vars []string) ([]api.Job, error) {
+	values := map[string]string{}
+	for _, kv := range vars {
+		k, v, ok := strings.Cut(kv, "=")
+		if !ok || k == "" {
+			return nil, usage("--var %q: use --var NAME=VALUE", kv)
+		}
+		values[k] = v
+	}
+	var jobs []api.Job
+	var faults []error
+	from := map[string]string{}
+	for _, name := range files {
+		job, err := parseJob(name, values)
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		key := fileName(job.Namespace, job.ID)
+		if other, ok := from[key]; ok {
+			faults = append(faults, fmt.Errorf("%s and %s both hold job %q: give them different names", other, name, job.ID))
+		}
+		from[key] = name
+		jobs = append(jobs, job)
+	}
+	return jobs, errors.Join(faults...)
+}
+
+func parseJob(name string, vars map[string]string) (j api.Job, err error) {
+	file := jobspec.File{Name: name}
+	if name == "-" {
+		file.Name = "standard input"
+		if file.Src, err = io.ReadAll(os.Stdin); err != nil {
+			return j, fmt.Errorf("standard input: %w", err)
+		}
+	}
+	parsed, err := jobspec.Parse(jobspec.ParseConfig{File: file, Vars: vars, Env: os.Environ()})
+	var faults *jobspec.Error
+	switch {
+	case errors.As(err, &faults):
+		return j, &fileError{file.Name, faults}
+	case errors.Is(err, fs.ErrNotExist):
+		return j, fmt.Errorf("job file %s does not exist: check the path", name)
+	case err != nil:
+		return j, fmt.Errorf("job file %s cannot be read: %w", name, err)
+	}
+	allocs, err := parsed.Allocs(jobspec.AllocOptions{Time: time.Now().UTC()})
+	if err != nil {
+		return j, fmt.Errorf("%s: %w", name, err)
+	}
+	j = api.Job{Namespace: parsed.Namespace, ID: parsed.ID, Allocs: allocs}
+	if j.Namespace == "" {
+		j.Namespace = spec.DefaultNamespace
+	}
+	return j, nil
+}

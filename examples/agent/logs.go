@@ -1,0 +1,105 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/nodekeep/nodekeep/api"
+	"github.com/nodekeep/nodekeep/state"
+)
+
+var logsCommand = command{
+	name: "logs", args: "ALLOC [TASK]", short: "prints the output of a task",
+	long: "TASK may be left out when there is one. With -f it follows until the alloc has finished.",
+	bind: func(a *app, fs *flag.FlagSet) func(context.Context, []string) error {
+		var q api.LogQuery
+		fs.BoolVar(&q.Follow, "f", false, "follow: go on with what is written from now on")
+		lines := fs.Int("n", -1, "only the last `N` lines; 0 with -f is only what comes")
+		fs.BoolVar(&q.Stderr, "stderr", false, "stderr instead of stdout")
+		return func(ctx context.Context, args []string) error {
+			if len(args) < 1 || len(args) > 2 {
+				return usage("logs takes ALLOC and perhaps TASK: see nodekeep logs --help")
+			}
+			if len(args) == 2 {
+				q.Task = args[1]
+			}
+			switch {
+			case *lines > 0:
+				q.Lines = *lines
+			case *lines == 0:
+				q.Lines = -1
+			case *lines < -1:
+				return usage("-n %d: use 0 or more", *lines)
+			}
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			r, err := c.Logs(ctx, args[0], q)
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			_, err = io.Copy(a.stdout, r)
+			return err
+		}
+	},
+}
+
+var eventsCommand = command{
+	name: "events", args: "[ALLOC]", short: "prints what happened to the allocs",
+	long: "With --json each line is one event; its token is what --since takes.",
+	bind: func(a *app, fs *flag.FlagSet) func(context.Context, []string) error {
+		follow := fs.Bool("f", false, "follow: go on with what happens from now on")
+		since := fs.String("since", "0", "only events after `TOKEN`")
+		return func(ctx context.Context, args []string) error {
+			if len(args) > 1 {
+				return usage("events takes one ALLOC at most: see nodekeep events --help")
+			}
+			after, err := strconv.ParseUint(*since, 10, 64)
+			if err != nil {
+				return usage("--since %q is no token: take one from the field token of events --json", *since)
+			}
+			alloc := ""
+			if len(args) == 1 {
+				alloc = args[0]
+			}
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			return a.printEvents(ctx, c, after, alloc, *follow)
+		}
+	},
+}
+
+func (a *app) printEvents(ctx context.Context, c *api.Client, after uint64, alloc string, follow bool) error {
+	enc := json.NewEncoder(a.stdout)
+	for e, err := range c.Events(ctx, after, alloc, follow) {
+		if errors.Is(err, state.ErrCompacted) {
+			return fmt.Errorf("events after %d are no longer kept: start without --since, and see nodekeep ps for what is now", after)
+		}
+		if err != nil {
+			return err
+		}
+		if a.json {
+			err = enc.Encode(e)
+		} else {
+			_, err = fmt.Fprintf(a.stdout, "%s  %s  %-12s %s: %s\n", e.Time.Local().Format("2006-01-02 15:04:05.000"), short(e.Alloc, 8), e.Task, e.Kind, e.Message)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,119 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nodekeep/nodekeep"
+	"github.com/nodekeep/nodekeep/api"
+	"github.com/nodekeep/nodekeep/driver/rawexec"
+)
+
+// node is an agent with its job store and its API: what serve is, and what run
+// makes for one job.
+type node struct {
+	agent *nodekeep.Agent
+	store *jobStore // from the moment of being ready on
+	ln    net.Listener
+	dir   string
+	log   hclog.Logger
+}
+
+// nodeConfig is what the flags say of a node.
+type nodeConfig struct {
+	dir        string
+	runtimeDir string // "" is the agent's default
+	rawExec    bool
+	log        hclog.Logger
+}
+
+// openNode takes the data directory. Nothing runs yet; run must be called. An
+// error leaves nothing open.
+func openNode(ctx context.Context, cfg nodeConfig) (*node, error) {
+	if err := os.MkdirAll(cfg.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("the data directory cannot be made: %w: name another one with --data", err)
+	}
+	ln, err := api.Listen(ctx, socketPath(cfg.dir))
+	switch {
+	case errors.Is(err, api.ErrInUse):
+		return nil, fmt.Errorf("another agent serves %s: use it (nodekeep ps), stop it, or name another directory with --data", cfg.dir)
+	case errors.Is(err, os.ErrPermission):
+		return nil, fmt.Errorf("no permission to write to the data directory %s: name another one with --data", cfg.dir)
+	case err != nil:
+		return nil, err
+	}
+	agent, err := nodekeep.New(nodekeep.Config{
+		DataDir:    cfg.dir,
+		RuntimeDir: cfg.runtimeDir,
+		Drivers:    []nodekeep.DriverFunc{rawexec.New(rawexec.Config{Enabled: cfg.rawExec})},
+		Log:        cfg.log,
+	})
+	if err != nil {
+		return nil, errors.Join(err, ln.Close())
+	}
+	return &node{agent: agent, ln: ln, dir: cfg.dir, log: cfg.log}, nil
+}
+
+// run runs the node for as long as body runs, which is called once the node
+// serves, has tried to find its tasks again and knows its jobs. Then the API
+// ends, then the agent detaches: tasks live on. If the agent or the API ends
+// first, body's context does, with the reason as its cause.
+func (n *node) run(ctx context.Context, body func(ctx context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	agentCtx, detach := context.WithCancel(context.WithoutCancel(ctx))
+	defer detach()
+
+	var agent, server sync.WaitGroup
+	var agentErr, serverErr error
+	agent.Go(func() {
+		if agentErr = n.agent.Run(agentCtx); agentCtx.Err() != nil {
+			agentErr = nil // detached
+		}
+		cancel(errAgentEnded)
+	})
+	err := n.restore(ctx)
+	if err == nil {
+		handler := api.Handler(api.Config{Agent: n.agent, Jobs: n.store, Version: thisVersion().Version, Log: n.log.Named("api")})
+		server.Go(func() {
+			if serverErr = api.Serve(ctx, n.ln, handler, n.log.Named("api")); serverErr != nil {
+				cancel(serverErr)
+			}
+		})
+		err = body(ctx)
+	} else {
+		_ = n.ln.Close()
+	}
+	cancel(nil)
+	server.Wait()
+	detach()
+	agent.Wait()
+	return errors.Join(agentErr, serverErr, err)
+}
+
+var errAgentEnded = errors.New("the agent ended")
+
+// restore waits until the agent has tried to find its allocs again, and tells it
+// what is wanted.
+func (n *node) restore(ctx context.Context) error {
+	select {
+	case <-n.agent.Ready():
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	var err error
+	if n.store, err = openStore(filepath.Join(n.dir, "jobs"), n.agent, n.log.Named("jobs")); err != nil {
+		return err
+	}
+	return n.store.Feed(ctx)
+}

@@ -1,0 +1,575 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nodekeep/nodekeep"
+	"github.com/nodekeep/nodekeep/api"
+	"github.com/nodekeep/nodekeep/spec"
+)
+
+// jobStore is the control plane of a node that has none: what was applied, on
+// disk, and handed to the agent as its desired state.
+//
+//	jobs/index              epoch and index, written before what they are for
+//	jobs/<ns>.<job>.json    one job: its allocs, and of each place the one before
+//
+// Every file is written beside and renamed, so a crash leaves the old or the new
+// one. The index only grows; a lost store begins a new epoch, which the agent
+// takes without stopping anything at once. A change is on disk before the agent
+// hears of it, and the agent hears of all of it again at the next start.
+type jobStore struct {
+	dir   string
+	agent agentOfStore
+	log   hclog.Logger
+
+	mu   sync.Mutex // held from a change until the agent has it: the order is one
+	mark mark
+	jobs map[string]*job // by file name
+}
+
+// agentOfStore is what the store needs of the agent.
+type agentOfStore interface {
+	Apply(ctx context.Context, d nodekeep.Desired) error
+	Allocs() []nodekeep.AllocStatus
+	Alloc(id string) (nodekeep.AllocStatus, bool)
+	Drivers() []nodekeep.DriverStatus
+}
+
+// mark is the content of jobs/index.
+type mark struct {
+	Epoch string `json:"epoch"`
+	Index uint64 `json:"index"`
+}
+
+// job is the content of a job's file.
+type job struct {
+	Format    int           `json:"format"`
+	Namespace string        `json:"namespace"`
+	ID        string        `json:"id"`
+	Version   uint64        `json:"version"` // of the job; new allocs take their ids from it
+	Allocs    []*spec.Alloc `json:"allocs"`
+}
+
+const jobFormat = 1
+
+// openStore reads the store in dir, or begins one. The agent must have restored:
+// a job whose file cannot be read is rebuilt from the allocs that it knows, so
+// that nothing is stopped by a damaged file.
+func openStore(dir string, agent agentOfStore, log hclog.Logger) (*jobStore, error) {
+	s := &jobStore{dir: dir, agent: agent, log: log, jobs: map[string]*job{}}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("job store: %w", err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("job store: %w", err)
+	}
+	for _, e := range entries {
+		name := e.Name()
+		switch {
+		case strings.HasSuffix(name, ".tmp"):
+			_ = os.Remove(filepath.Join(dir, name)) // of a write that a crash ended
+		case strings.HasSuffix(name, ".json"):
+			if err := s.load(name); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return s, s.loadMark()
+}
+
+// loadMark reads the index; a lost or damaged one begins a new epoch.
+func (s *jobStore) loadMark() error {
+	data, err := os.ReadFile(filepath.Join(s.dir, "index"))
+	if err == nil && (json.Unmarshal(data, &s.mark) != nil || s.mark.Epoch == "") {
+		err = errors.New("not what was written")
+		if qerr := s.quarantine("index", err); qerr != nil {
+			return qerr
+		}
+		s.mark = mark{}
+	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("job store: %w", err)
+	}
+	for _, j := range s.jobs {
+		for _, al := range j.Allocs {
+			s.mark.Index = max(s.mark.Index, al.ModifyIndex)
+		}
+	}
+	if s.mark.Epoch == "" {
+		s.mark.Epoch = rand.Text()
+	}
+	return s.write("index", s.mark)
+}
+
+// load reads one job's file.
+func (s *jobStore) load(name string) error {
+	data, err := os.ReadFile(filepath.Join(s.dir, name))
+	if err != nil {
+		return fmt.Errorf("job store: %w", err)
+	}
+	j, err := decodeJob(data)
+	if err == nil && fileName(j.Namespace, j.ID) != name {
+		err = fmt.Errorf("it holds the job %q of namespace %q", j.ID, j.Namespace)
+	}
+	if err == nil {
+		s.jobs[name] = j
+		return nil
+	}
+	if j != nil && j.Format > jobFormat {
+		return fmt.Errorf("job store: %s was written by a newer nodekeep: use that one", filepath.Join(s.dir, name))
+	}
+	if err := s.quarantine(name, err); err != nil {
+		return err
+	}
+	return s.rebuild(name)
+}
+
+func decodeJob(data []byte) (*job, error) {
+	var j job
+	if err := json.Unmarshal(data, &j); err != nil {
+		return nil, err
+	}
+	if j.Format != jobFormat {
+		return &j, fmt.Errorf("unknown format %d", j.Format)
+	}
+	for _, al := range j.Allocs {
+		if al == nil {
+			return nil, errors.New("an alloc is null")
+		}
+		if err := al.Validate(); err != nil {
+			return nil, err
+		}
+	}
+	return &j, nil
+}
+
+// quarantine moves a file that cannot be read out of the way and says so.
+func (s *jobStore) quarantine(name string, why error) error {
+	aside := fmt.Sprintf("%s.corrupt-%d", filepath.Join(s.dir, name), time.Now().Unix())
+	if err := os.Rename(filepath.Join(s.dir, name), aside); err != nil {
+		return fmt.Errorf("job store: %s cannot be read (%w) nor moved away: %w", name, why, err)
+	}
+	s.log.Error("a file of the job store is damaged and was moved away; its running allocs go on, apply the job again to change it",
+		"file", filepath.Join(s.dir, name), "moved_to", aside, "reason", why)
+	return nil
+}
+
+// rebuild makes the job of a lost file from what the agent runs of it.
+func (s *jobStore) rebuild(name string) error {
+	j := &job{Format: jobFormat}
+	for _, st := range s.agent.Allocs() {
+		al := st.Alloc
+		if al == nil || st.Gone || fileName(al.Namespace, al.JobID) != name {
+			continue
+		}
+		j.Namespace, j.ID = al.Namespace, al.JobID
+		j.Version = max(j.Version, al.CreateIndex)
+		j.Allocs = append(j.Allocs, al.Clone())
+	}
+	if len(j.Allocs) == 0 {
+		return nil
+	}
+	s.jobs[name] = j
+	return s.write(name, j)
+}
+
+// Desired is the whole desired state, for the first contact.
+func (s *jobStore) desired() nodekeep.Desired {
+	d := nodekeep.Desired{Epoch: s.mark.Epoch, Index: s.mark.Index, Full: true}
+	names := make([]string, 0, len(s.jobs))
+	for name := range s.jobs {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		d.Allocs = append(d.Allocs, s.jobs[name].Allocs...)
+	}
+	return d
+}
+
+// Feed hands the desired state to the agent: once at the start. Allocs that it
+// refuses are its to report; an index that it has passed (the store came out of
+// a backup) begins a new epoch.
+func (s *jobStore) Feed(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.agent.Apply(ctx, s.desired())
+	if errors.Is(err, nodekeep.ErrStale) {
+		s.log.Warn("the job store is older than what the agent knows: beginning a new epoch", "reason", err)
+		s.mark.Epoch = rand.Text()
+		if err := s.write("index", s.mark); err != nil {
+			return err
+		}
+		err = s.agent.Apply(ctx, s.desired())
+	}
+	if ctx.Err() == nil && err != nil {
+		s.log.Error("not all that is wanted can run", "error", err)
+		return nil
+	}
+	return err
+}
+
+// commit writes changed jobs under a new index and hands the result to the
+// agent. change gets the index and returns the jobs as they shall be, nil for
+// those to forget.
+func (s *jobStore) commit(ctx context.Context, change func(index uint64) (map[string]*job, error)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next := mark{s.mark.Epoch, s.mark.Index + 1}
+	jobs, err := change(next.Index)
+	if err != nil {
+		return err
+	}
+	if len(jobs) == 0 {
+		return nil
+	}
+	if err := s.write("index", next); err != nil {
+		return err
+	}
+	s.mark = next
+	// What can fail for want of space is done for all before the first counts.
+	for name, j := range jobs {
+		if j == nil {
+			continue
+		}
+		if err := s.prepare(name, j); err != nil {
+			for name := range jobs {
+				_ = os.Remove(filepath.Join(s.dir, name) + ".tmp")
+			}
+			return err
+		}
+	}
+	for name, j := range jobs {
+		if j == nil {
+			delete(s.jobs, name)
+			if err := os.Remove(filepath.Join(s.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("job store: %w", err)
+			}
+			continue
+		}
+		if err := os.Rename(filepath.Join(s.dir, name)+".tmp", filepath.Join(s.dir, name)); err != nil {
+			return fmt.Errorf("job store: %w", err)
+		}
+		s.jobs[name] = j
+	}
+	if err := syncDir(s.dir); err != nil {
+		return fmt.Errorf("job store: %w", err)
+	}
+	return s.agent.Apply(ctx, s.desired())
+}
+
+// Apply makes jobs the desired state. See plan for what becomes of their allocs.
+func (s *jobStore) Apply(ctx context.Context, jobs []api.Job) (ids []string, err error) {
+	err = s.commit(ctx, func(index uint64) (map[string]*job, error) {
+		changed := map[string]*job{}
+		var faults []error
+		for _, want := range jobs {
+			want = withDefaults(want)
+			name := fileName(want.Namespace, want.ID)
+			if changed[name] != nil {
+				faults = append(faults, fmt.Errorf("job %q is there twice", want.ID))
+			}
+			faults = append(faults, s.check(want))
+			old := s.jobs[name]
+			if old == nil {
+				old = &job{Format: jobFormat, Namespace: want.Namespace, ID: want.ID}
+			}
+			j, mine := s.plan(old, want, index)
+			changed[name], ids = j, append(ids, mine...)
+		}
+		if err := errors.Join(faults...); err != nil {
+			return nil, &api.Error{Code: api.CodeInvalid, Message: api.Plain(err)}
+		}
+		return changed, nil
+	})
+	return ids, err
+}
+
+// withDefaults fills in what the job's sender left out.
+func withDefaults(j api.Job) api.Job {
+	if j.Namespace == "" {
+		j.Namespace = spec.DefaultNamespace
+	}
+	allocs := make([]*spec.Alloc, len(j.Allocs))
+	for i, al := range j.Allocs {
+		allocs[i] = al.WithDefaults()
+	}
+	j.Allocs = allocs
+	return j
+}
+
+// check tells all faults of a job.
+func (s *jobStore) check(want api.Job) error {
+	var faults []error
+	places := map[string]bool{}
+	drivers := map[string]nodekeep.DriverStatus{}
+	for _, d := range s.agent.Drivers() {
+		drivers[d.Name] = d
+	}
+	for _, al := range want.Allocs {
+		if al.JobID != want.ID || al.Namespace != want.Namespace {
+			faults = append(faults, fmt.Errorf("job %q has an alloc of job %q", want.ID, al.JobID))
+		}
+		if places[place(al)] {
+			faults = append(faults, fmt.Errorf("job %q has %s[%d] twice", want.ID, al.Group, al.Index))
+		}
+		places[place(al)] = true
+		if err := al.Validate(); err != nil {
+			faults = append(faults, fmt.Errorf("job %q, group %q: %w", want.ID, al.Group, err))
+		}
+		for i := range al.Tasks {
+			if err := checkDriver(drivers, al.Tasks[i].Driver); err != nil {
+				faults = append(faults, fmt.Errorf("job %q, group %q, task %q: %w", want.ID, al.Group, al.Tasks[i].Name, err))
+			}
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// checkDriver says whether this node can run tasks of a driver.
+func checkDriver(drivers map[string]nodekeep.DriverStatus, name string) error {
+	d, ok := drivers[name]
+	switch {
+	case !ok:
+		return fmt.Errorf("%w %q: this node has %s", nodekeep.ErrUnknownDriver, name, strings.Join(slices.Sorted(maps.Keys(drivers)), ", "))
+	case !d.Detected && name == "raw_exec":
+		return errors.New("driver raw_exec is turned off on this node: start it with nodekeep serve --enable-raw-exec")
+	case !d.Detected:
+		return fmt.Errorf("driver %s does not work here: %s", name, d.Description)
+	}
+	return nil
+}
+
+// plan merges what is wanted into what is there, by place (group and index):
+//
+//   - the same alloc as before, running or completed: it stays as it is;
+//   - another one, or the old one was stopped or has failed: the old one is
+//     stopped and a new one takes its place;
+//   - no longer wanted: stopped.
+//
+// Of each place the latest stopped alloc is kept, to be looked at; older ones
+// leave the list, and the agent collects them.
+func (s *jobStore) plan(old *job, want api.Job, index uint64) (*job, []string) {
+	j := &job{Format: jobFormat, Namespace: want.Namespace, ID: want.ID, Version: old.Version}
+	var ids []string
+	fresh := map[string]bool{}
+	for _, w := range want.Allocs {
+		cur, last := slot(old, place(w))
+		if cur != nil && sameWork(cur, w) && !s.failed(cur.ID) {
+			j.Allocs, ids = append(j.Allocs, cur), append(ids, cur.ID)
+			if last != nil {
+				j.Allocs = append(j.Allocs, last)
+			}
+			fresh[place(w)] = true
+			continue
+		}
+		al := w.Clone()
+		al.CreateIndex, al.ModifyIndex, al.CreateTime, al.DesiredStatus = index, index, time.Now().UTC(), spec.DesiredRun
+		if old.Version != 0 || cur != nil || last != nil {
+			al.ID = nextID(w.ID, index)
+		}
+		if cur != nil {
+			last = stopped(cur, "replaced by a newer version of the job", index)
+		}
+		if last != nil {
+			al.PreviousAlloc = last.ID
+			j.Allocs = append(j.Allocs, last)
+		}
+		j.Allocs, ids = append(j.Allocs, al), append(ids, al.ID)
+		j.Version = index
+		fresh[place(w)] = true
+	}
+	for _, al := range old.Allocs {
+		if fresh[place(al)] {
+			continue
+		}
+		if cur, last := slot(old, place(al)); cur != nil {
+			j.Allocs = append(j.Allocs, stopped(cur, "no longer part of the job", index))
+		} else if last != nil {
+			j.Allocs = append(j.Allocs, last)
+		}
+		fresh[place(al)] = true
+	}
+	return j, ids
+}
+
+// failed says whether the agent saw this alloc fail for good.
+func (s *jobStore) failed(id string) bool {
+	st, ok := s.agent.Alloc(id)
+	return ok && st.Status == "failed"
+}
+
+// slot returns what j has at a place: the alloc that shall run, and the latest
+// that shall not.
+func slot(j *job, at string) (cur, last *spec.Alloc) {
+	for _, al := range j.Allocs {
+		switch {
+		case place(al) != at:
+		case !al.Stopped():
+			cur = al
+		case last == nil || al.CreateIndex > last.CreateIndex:
+			last = al
+		}
+	}
+	return cur, last
+}
+
+// stopped is al as it is when it shall not run any more.
+func stopped(al *spec.Alloc, reason string, index uint64) *spec.Alloc {
+	al = al.Clone()
+	al.DesiredStatus, al.DesiredReason, al.ModifyIndex = spec.DesiredStop, reason, index
+	return al
+}
+
+// Stop makes an alloc's desired status stop. One that is stopped already is none
+// the worse.
+func (s *jobStore) Stop(ctx context.Context, id string) error {
+	return s.commit(ctx, func(index uint64) (map[string]*job, error) {
+		for name, j := range s.jobs {
+			i := slices.IndexFunc(j.Allocs, func(al *spec.Alloc) bool { return al.ID == id })
+			if i < 0 {
+				continue
+			}
+			if j.Allocs[i].Stopped() {
+				return nil, nil
+			}
+			c := *j
+			c.Allocs = slices.Clone(j.Allocs)
+			c.Allocs[i] = stopped(c.Allocs[i], "stopped by hand", index)
+			return map[string]*job{name: &c}, nil
+		}
+		return nil, fmt.Errorf("%w: %s belongs to no job that was applied here", nodekeep.ErrNoAlloc, id)
+	})
+}
+
+// Clear forgets every job: the agent stops what runs and collects all.
+func (s *jobStore) Clear(ctx context.Context) error {
+	return s.commit(ctx, func(uint64) (map[string]*job, error) {
+		all := map[string]*job{}
+		for name := range s.jobs {
+			all[name] = nil
+		}
+		return all, nil
+	})
+}
+
+// place is where an alloc stands in its job.
+func place(al *spec.Alloc) string { return fmt.Sprintf("%s[%d]", al.Group, al.Index) }
+
+// sameWork says whether two allocs of one place ask for the same.
+func sameWork(a, b *spec.Alloc) bool {
+	norm := func(al *spec.Alloc) string {
+		c := al.Clone().WithDefaults()
+		c.ID, c.PreviousAlloc, c.DesiredStatus, c.DesiredReason = "", "", "", ""
+		c.CreateIndex, c.ModifyIndex, c.CreateTime = 0, 0, time.Time{}
+		for i := range c.Tasks {
+			c.Tasks[i].Origin = nil // where it is written is not what is written
+		}
+		data, err := json.Marshal(c)
+		if err != nil {
+			return al.ID // never the same
+		}
+		return string(data)
+	}
+	return norm(a) == norm(b)
+}
+
+// nextID is the id of a place's alloc that was made at index: a new one each
+// time, and the same when the step is repeated.
+func nextID(proposal string, index uint64) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%d", proposal, index))
+	h := hex.EncodeToString(sum[:16])
+	return strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:32]}, "-")
+}
+
+// write replaces a file: beside it, on disk, renamed, the directory on disk.
+func (s *jobStore) write(name string, v any) error {
+	if err := s.prepare(name, v); err != nil {
+		return err
+	}
+	path := filepath.Join(s.dir, name)
+	if err := errors.Join(os.Rename(path+".tmp", path), syncDir(s.dir)); err != nil {
+		return fmt.Errorf("job store: %w", err)
+	}
+	return nil
+}
+
+// prepare writes the new content beside the file; a failure leaves nothing.
+func (s *jobStore) prepare(name string, v any) error {
+	data, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return fmt.Errorf("job store: %w", err)
+	}
+	path := filepath.Join(s.dir, name) + ".tmp"
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("job store: %w", err)
+	}
+	_, err = f.Write(append(data, '\n'))
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		_ = os.Remove(path)
+		return fmt.Errorf("job store: %w", err)
+	}
+	return nil
+}
+
+// syncDir makes a rename last. Systems that cannot are not asked twice.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := d.Sync(); err != nil && !errors.Is(err, errors.ErrUnsupported) && !errors.Is(err, fs.ErrInvalid) && !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	return nil
+}
+
+// fileName is the name of a job's file: readable, and never too long.
+func fileName(namespace, id string) string {
+	name := escape(namespace) + "." + escape(id)
+	if len(name) > 200 {
+		sum := sha256.Sum256([]byte(namespace + "\x00" + id))
+		name = name[:100] + "-" + hex.EncodeToString(sum[:16])
+	}
+	return name + ".json"
+}
+
+// escape keeps letters, digits, dash and underscore, and writes all other bytes
+// as %XX, so that a name is one path element whatever it holds.
+func escape(s string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		c := s[i]
+		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return b.String()
+}

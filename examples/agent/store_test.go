@@ -1,0 +1,282 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/nodekeep/nodekeep"
+	"github.com/nodekeep/nodekeep/allocrunner"
+	"github.com/nodekeep/nodekeep/api"
+	"github.com/nodekeep/nodekeep/spec"
+)
+
+// listAgent is an agent that only remembers what was wanted. It refuses what an
+// agent refuses: an index that falls.
+type listAgent struct {
+	last   nodekeep.Desired
+	failed map[string]bool
+	err    error
+}
+
+func (l *listAgent) Apply(_ context.Context, d nodekeep.Desired) error {
+	if l.err != nil {
+		return l.err
+	}
+	if d.Epoch == l.last.Epoch && d.Index < l.last.Index {
+		return nodekeep.ErrStale
+	}
+	l.last = d
+	return nil
+}
+
+func (l *listAgent) Allocs() (list []nodekeep.AllocStatus) {
+	for _, al := range l.last.Allocs {
+		st, _ := l.Alloc(al.ID)
+		list = append(list, st)
+	}
+	return list
+}
+
+func (l *listAgent) Alloc(id string) (st nodekeep.AllocStatus, ok bool) {
+	for _, al := range l.last.Allocs {
+		if al.ID == id {
+			st.Alloc, st.Status = al, allocrunner.Running
+			if l.failed[id] {
+				st.Status = allocrunner.Failed
+			}
+			return st, true
+		}
+	}
+	return st, false
+}
+
+func (l *listAgent) Drivers() []nodekeep.DriverStatus {
+	return []nodekeep.DriverStatus{{Name: "raw_exec", Detected: true, Healthy: true}}
+}
+
+// wanted is what the agent was last told, as "place desired" by id.
+func (l *listAgent) wanted() map[string]string {
+	m := map[string]string{}
+	for _, al := range l.last.Allocs {
+		m[al.ID] = place(al) + " " + string(al.DesiredStatus)
+	}
+	return m
+}
+
+func aJob(id, command string, count int) api.Job {
+	j := api.Job{Namespace: "default", ID: id}
+	for i := range count {
+		al := &spec.Alloc{
+			ID: strings.ReplaceAll(id+command, "/", "-") + string(rune('0'+i)), JobID: id, Group: "g", Index: i, Namespace: "default",
+			Tasks: []spec.Task{{Name: "t", Driver: "raw_exec", Config: []byte(`{"command":"` + command + `"}`)}},
+		}
+		j.Allocs = append(j.Allocs, al.WithDefaults())
+	}
+	return j
+}
+
+func open(t *testing.T, dir string, agent *listAgent) *jobStore {
+	t.Helper()
+	s, err := openStore(dir, agent, hclog.NewNullLogger())
+	require.NoError(t, err)
+	require.NoError(t, s.Feed(t.Context()))
+	return s
+}
+
+func TestStoreLife(t *testing.T) {
+	dir, agent, ctx := t.TempDir(), &listAgent{failed: map[string]bool{}}, t.Context()
+	s := open(t, dir, agent)
+	first, err := s.Apply(ctx, []api.Job{aJob("web", "/a", 2), aJob("db", "/a", 1)})
+	require.NoError(t, err)
+	require.Len(t, first, 3)
+	require.Len(t, agent.wanted(), 3)
+
+	// The same again changes nothing.
+	again, err := s.Apply(ctx, []api.Job{aJob("web", "/a", 2)})
+	require.NoError(t, err)
+	require.Equal(t, first[:2], again)
+	require.Len(t, agent.wanted(), 3)
+
+	// Other work in the same places: the old ones stop, new ones come.
+	second, err := s.Apply(ctx, []api.Job{aJob("web", "/b", 2)})
+	require.NoError(t, err)
+	require.NotContains(t, first, second[0])
+	require.Equal(t, "g[0] stop", agent.wanted()[first[0]])
+	require.Equal(t, "g[0] run", agent.wanted()[second[0]])
+
+	// And back: an id is never used twice; of each place one stopped alloc stays.
+	third, err := s.Apply(ctx, []api.Job{aJob("web", "/a", 1)})
+	require.NoError(t, err)
+	require.NotContains(t, first, third[0])
+	require.NotContains(t, agent.wanted(), first[0], "the one before the last leaves the list")
+	require.Equal(t, "g[0] stop", agent.wanted()[second[0]])
+	require.Equal(t, "g[1] stop", agent.wanted()[second[1]], "no longer part of the job")
+
+	// Stopped by hand: stays so, until it is applied again. So does one that failed.
+	require.NoError(t, s.Stop(ctx, third[0]))
+	require.NoError(t, s.Stop(ctx, third[0]))
+	require.Equal(t, "g[0] stop", agent.wanted()[third[0]])
+	fourth, err := s.Apply(ctx, []api.Job{aJob("web", "/a", 1)})
+	require.NoError(t, err)
+	require.NotEqual(t, third, fourth)
+	agent.failed[fourth[0]] = true
+	fifth, err := s.Apply(ctx, []api.Job{aJob("web", "/a", 1)})
+	require.NoError(t, err)
+	require.NotEqual(t, fourth, fifth)
+	require.ErrorIs(t, s.Stop(ctx, "nobody"), nodekeep.ErrNoAlloc)
+
+	// A restart knows all of it, under the same index or a later one.
+	before, index := agent.wanted(), agent.last.Index
+	agent.last.Allocs = nil
+	s = open(t, dir, agent)
+	require.Equal(t, before, agent.wanted())
+	require.GreaterOrEqual(t, agent.last.Index, index)
+	require.NoError(t, s.Clear(ctx))
+	require.Empty(t, agent.wanted())
+	require.Greater(t, agent.last.Index, index)
+	open(t, dir, agent)
+	require.Empty(t, agent.wanted())
+}
+
+// TestStoreRefuses: what is wrong changes nothing, and all faults are told.
+func TestStoreRefuses(t *testing.T) {
+	dir, agent := t.TempDir(), &listAgent{}
+	s := open(t, dir, agent)
+	_, err := s.Apply(t.Context(), []api.Job{aJob("good", "/a", 1)})
+	require.NoError(t, err)
+	before, files := agent.wanted(), names(t, dir)
+
+	unknown := aJob("bad", "/a", 1)
+	unknown.Allocs[0].Tasks[0].Driver = "docker"
+	invalid := aJob("worse", "/a", 2)
+	invalid.Allocs[0].Tasks = nil
+	invalid.Allocs[1].Index = 0
+	_, err = s.Apply(t.Context(), []api.Job{aJob("other", "/a", 1), unknown, invalid, aJob("other", "/b", 1)})
+	require.ErrorIs(t, err, api.ErrInvalid)
+	require.ErrorContains(t, err, `unknown driver "docker": this node has raw_exec`)
+	require.ErrorContains(t, err, "tasks")
+	require.ErrorContains(t, err, "g[0] twice")
+	require.ErrorContains(t, err, `job "other" is there twice`)
+	require.Equal(t, before, agent.wanted())
+	require.Equal(t, files, names(t, dir))
+}
+
+func names(t *testing.T, dir string) (list []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	for _, e := range entries {
+		list = append(list, e.Name())
+	}
+	return list
+}
+
+// TestStoreDamaged: a file that cannot be read is moved aside, and what runs of
+// its job goes on.
+func TestStoreDamaged(t *testing.T) {
+	for name, content := range map[string]string{
+		"empty": "", "half": `{"format":1,"namespace":"default","id":"we`, "text": "hello", "null alloc": `{"format":1,"namespace":"default","id":"web","allocs":[null]}`,
+		"another's": `{"format":1,"namespace":"default","id":"db"}`, "no format": `{}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, agent := t.TempDir(), &listAgent{}
+			s := open(t, dir, agent)
+			_, err := s.Apply(t.Context(), []api.Job{aJob("web", "/a", 2), aJob("good", "/a", 1)})
+			require.NoError(t, err)
+			before, index := agent.wanted(), agent.last.Index
+			require.NoError(t, os.WriteFile(filepath.Join(dir, fileName("default", "web")), []byte(content), 0o600))
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "x.json.tmp"), []byte("x"), 0o600))
+			s = open(t, dir, agent)
+			require.Equal(t, before, agent.wanted())
+			require.GreaterOrEqual(t, agent.last.Index, index)
+			_, err = s.Apply(t.Context(), []api.Job{aJob("web", "/b", 1)})
+			require.NoError(t, err)
+			list := strings.Join(names(t, dir), " ")
+			require.Contains(t, list, "web.json.corrupt-")
+			require.NotContains(t, list, ".tmp")
+		})
+	}
+}
+
+func TestStoreNewer(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, fileName("default", "web"))
+	require.NoError(t, os.WriteFile(path, []byte(`{"format":2,"namespace":"default","id":"web"}`), 0o600))
+	_, err := openStore(dir, &listAgent{}, hclog.NewNullLogger())
+	require.ErrorContains(t, err, "newer nodekeep")
+	require.FileExists(t, path)
+}
+
+// TestStoreLost: a store that is gone or came out of a backup begins a new epoch.
+func TestStoreLost(t *testing.T) {
+	dir, agent := t.TempDir(), &listAgent{}
+	s := open(t, dir, agent)
+	_, err := s.Apply(t.Context(), []api.Job{aJob("web", "/a", 1)})
+	require.NoError(t, err)
+	backup, err := os.ReadFile(filepath.Join(dir, "index"))
+	require.NoError(t, err)
+	_, err = s.Apply(t.Context(), []api.Job{aJob("web", "/b", 1)})
+	require.NoError(t, err)
+	epoch := agent.last.Epoch
+
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "index"), backup, 0o600))
+	require.NoError(t, os.Remove(filepath.Join(dir, fileName("default", "web"))))
+	open(t, dir, agent)
+	require.NotEqual(t, epoch, agent.last.Epoch)
+	epoch = agent.last.Epoch
+	require.NoError(t, os.RemoveAll(dir))
+	open(t, dir, agent)
+	require.NotEqual(t, epoch, agent.last.Epoch)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "index"), []byte("?"), 0o600))
+	open(t, dir, agent)
+}
+
+// TestStoreDiskFull: a job that cannot be written is not half there.
+func TestStoreDiskFull(t *testing.T) {
+	dir, agent := t.TempDir(), &listAgent{}
+	s := open(t, dir, agent)
+	_, err := s.Apply(t.Context(), []api.Job{aJob("web", "/a", 1)})
+	require.NoError(t, err)
+	before := agent.wanted()
+	// A directory where the second file is written: that one write fails.
+	require.NoError(t, os.Mkdir(filepath.Join(dir, fileName("default", "zz")+".tmp"), 0o700))
+	_, err = s.Apply(t.Context(), []api.Job{aJob("aa", "/a", 1), aJob("zz", "/a", 1)})
+	require.Error(t, err)
+	require.Equal(t, before, agent.wanted())
+	s = open(t, dir, agent)
+	require.Equal(t, before, agent.wanted())
+	agent.err = errors.New("no")
+	_, err = s.Apply(t.Context(), []api.Job{aJob("aa", "/a", 1)})
+	require.ErrorContains(t, err, "no")
+}
+
+func TestFileName(t *testing.T) {
+	require.Equal(t, "default.web.json", fileName("default", "web"))
+	require.Equal(t, "a%2Eb.%2F%2E%2E.json", fileName("a.b", "/.."))
+	require.NotEqual(t, fileName("a.b", "c"), fileName("a", "b.c"))
+	long := fileName(strings.Repeat("ä", 64), strings.Repeat("ü", 64))
+	require.LessOrEqual(t, len(long), 255)
+	require.NotEqual(t, long, fileName(strings.Repeat("ä", 64), strings.Repeat("ü", 63)+"x"))
+}
+
+func FuzzDecodeJob(f *testing.F) {
+	f.Add([]byte(`{"format":1,"namespace":"default","id":"web","allocs":[{"id":"x"}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		j, err := decodeJob(data)
+		if err == nil {
+			for _, al := range j.Allocs {
+				require.NoError(t, al.Validate())
+			}
+		}
+	})
+}
