@@ -10,6 +10,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 
 	"github.com/nodekeep/nodekeep/state"
@@ -108,6 +109,45 @@ func TestSealed(t *testing.T) {
 		t.Error("opened without a key")
 	}
 	if err := mustOpen(nil).Close(); err != nil { // and no lock is left
+		t.Error(err)
+	}
+}
+
+// badSealer panics when it is told to, as bbolt does when a read of the disk
+// fails under it.
+type badSealer struct{ bad *atomic.Bool }
+
+func (b badSealer) Seal(plain []byte) ([]byte, error) { return plain, nil }
+func (b badSealer) Unseal(sealed []byte) ([]byte, error) {
+	if b.bad.Load() {
+		panic("cannot read")
+	}
+	return sealed, nil
+}
+
+// A fault while the file is whole is no damage: the next call finds all well.
+func TestFaultPasses(t *testing.T) {
+	bad := &atomic.Bool{}
+	s, err := state.Open(state.OpenConfig{Path: filepath.Join(t.TempDir(), "state.db"), Sealer: badSealer{bad}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := put(s, "k", "v"); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		bad.Store(true)
+		for _, err := range []error{put(s, "k", "w"), s.View(func(tx state.Tx) error { tx.Get(root, "k"); return nil })} {
+			if !errors.Is(err, state.ErrCommit) || errors.Is(err, state.ErrCorruptStore) {
+				t.Errorf("got %v", err)
+			}
+		}
+		bad.Store(false)
+		if got := get(t, s, "k"); got != "v" {
+			t.Errorf("found %q", got)
+		}
+	}
+	if err := errors.Join(put(s, "k", "w"), s.Close()); err != nil {
 		t.Error(err)
 	}
 }
