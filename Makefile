@@ -15,7 +15,7 @@ REAL := . ./allocdir ./api/... ./bench/... ./cmd/... ./driver/rawexec/... ./exam
         ./internal/account ./internal/cgroup/... ./logmon/... ./supervisor/...
 PURE  = $(shell $(GO) list ./... | grep -vxF -f <($(GO) list $(REAL)))
 
-.PHONY: help build test test-long check fmt-check vet lint arch bench fuzz fmt clean
+.PHONY: help build test test-long check fmt-check tidy-check vet lint arch bench fuzz fmt clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,11 +33,14 @@ test-long: ## the same many times over, then each fuzz target for a minute; abou
 	$(GO) test -race -count=10 -timeout 60m $(REAL)
 	$(MAKE) fuzz FUZZTIME=1m
 
-check: fmt-check vet lint arch ## format, vet for three systems, linter, structure
+check: fmt-check tidy-check vet lint arch ## format, vet for three systems, linter, structure
 
 fmt-check:
 	@bad=$$(git ls-files -co --exclude-standard '*.go' | xargs -r gofmt -l); \
 	if [ -n "$$bad" ]; then echo "not formatted, run make fmt:"; echo "$$bad"; exit 1; fi
+
+tidy-check:
+	$(GO) mod tidy -diff
 
 vet:
 	GOOS=linux   $(GO) vet ./...
