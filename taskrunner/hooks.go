@@ -156,18 +156,24 @@ func (o *operation) poststart(ctx context.Context) result {
 var errTaskExited = errors.New("taskrunner: the task exited")
 
 // prekill gives all hooks together no longer than the longest of their bounds,
-// lateness included: the stop signal waits for no hook.
+// lateness included: the stop signal waits for no hook. A tenth of it is kept for
+// each hook that is still to come, so that one that hangs does not keep the
+// others from telling the world.
 func (o *operation) prekill(ctx context.Context) result {
 	var total time.Duration
+	left := 0
 	for _, h := range o.hooks {
 		if h.has[cbPrekill] {
 			total = max(total, h.boundOf(cbPrekill))
+			left++
 		}
 	}
 	end := time.Now().Add(total)
 	for i, h := range o.hooks {
 		if h.has[cbPrekill] {
-			_, err := o.call(ctx, i, cbPrekill, min(h.boundOf(cbPrekill), time.Until(end)))
+			left--
+			keep := min(total/10*time.Duration(left), total/2)
+			_, err := o.call(ctx, i, cbPrekill, min(h.boundOf(cbPrekill), time.Until(end)-keep))
 			o.report(err, nil)
 		}
 	}

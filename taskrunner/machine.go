@@ -110,8 +110,11 @@ func (s Snapshot) next(f facts) op {
 		}
 		return opPrestart
 	case Ready:
-		if killed {
+		switch {
+		case killed:
 			return opQuit
+		case !f.gate: // it closed during the hooks
+			return opIdle
 		}
 		return opPrepare
 	case Starting:

@@ -39,6 +39,7 @@ func TestNext(t *testing.T) {
 		{Snapshot{Phase: Pending}, with(func(f *facts) { f.contact = false }), opPrestart},
 		{Snapshot{Phase: Pending, Kill: kill, NeedContact: true}, facts{}, opQuit},
 		{Snapshot{Phase: Ready}, all, opPrepare},
+		{Snapshot{Phase: Ready}, with(func(f *facts) { f.gate = false }), opIdle},
 		{Snapshot{Phase: Ready, Kill: kill}, all, opQuit},
 		{Snapshot{Phase: Starting}, with(func(f *facts) { f.prepared = true }), opStart},
 		{Snapshot{Phase: Starting}, with(func(f *facts) { f.prepared, f.durable = true, false }), opIdle},

@@ -378,7 +378,7 @@ func (f *Fake) Destroy(ctx context.Context, ref driver.TaskRef, force bool) erro
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	p := f.tasks[ref.ID]
+	p := f.known(ref.ID)
 	if p == nil {
 		p = f.proven(ref.Handle)
 	}
