@@ -128,12 +128,11 @@ func (c *config) json(v cty.Value, r hcl.Range) any {
 	case t == cty.Bool:
 		return v.True()
 	case t == cty.Number:
-		f := v.AsBigFloat()
-		if e := f.MantExp(nil); f.IsInf() || e > 4096 || e < -4096 {
-			c.diags.add(r, "Invalid number", "This number is too large or too small.")
+		if hugeNumber(v) {
+			c.diags.add(r, "Invalid number", "A number here is too large or too small.")
 			return nil
 		}
-		return json.Number(f.Text('f', -1))
+		return json.Number(v.AsBigFloat().Text('f', -1))
 	case t.IsMapType() || t.IsObjectType():
 		out := map[string]any{}
 		values := v.AsValueMap()

@@ -229,7 +229,7 @@ func words[T any](field string, to func(*T) *[]string) attr[T] {
 	return attr[T]{field, func(p *parser, in *input, t *T) {
 		v, err := convert.Convert(in.value, cty.List(cty.String))
 		if err != nil || v.IsNull() || !v.IsWhollyKnown() {
-			p.invalid(in, "A list of texts is needed, this is %s.", kind(in.value))
+			p.invalid(in, `A list of texts is needed: ["a", "b"].`)
 			return
 		}
 		list := []string{}

@@ -5,7 +5,6 @@ package jobspec
 
 import (
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -25,10 +24,12 @@ type evaluator struct {
 	ctx   *hcl.EvalContext
 }
 
-// here says that a name is one of the file's.
-func (e *evaluator) here(t hcl.Traversal) bool {
-	_, ok := e.ctx.Variables[t.RootName()]
-	return ok
+// here looks up a name of the file: var, local, or what a for expression sets.
+func (e *evaluator) here(t hcl.Traversal) (v cty.Value, ok bool) {
+	for c := e.ctx; c != nil && !ok; c = c.Parent() {
+		v, ok = c.Variables[t.RootName()]
+	}
+	return v, ok
 }
 
 // later says whether x needs names of run time, and whether all of the file's
@@ -36,17 +37,14 @@ func (e *evaluator) here(t hcl.Traversal) bool {
 func (e *evaluator) later(x hcl.Expression) (later, ok bool) {
 	ok = true
 	for _, t := range x.Variables() {
-		if !e.here(t) {
+		root, here := e.here(t)
+		if !here {
 			later = true
 			continue
 		}
-		root := e.ctx.Variables[t.RootName()]
-		if len(t) < 2 {
-			continue
-		}
-		if a, isAttr := t[1].(hcl.TraverseAttr); isAttr && !root.Type().HasAttribute(a.Name) {
+		kind := map[string]string{"var": "variable", "local": "local value"}[t.RootName()]
+		if a, isAttr := at(t, 1).(hcl.TraverseAttr); isAttr && kind != "" && !root.Type().HasAttribute(a.Name) {
 			ok = false
-			kind := map[string]string{"var": "variable", "local": "local value"}[t.RootName()]
 			e.diags.add(t.SourceRange(), "Unknown "+kind, "There is no %s %q in this file%s.", kind, a.Name, known(root))
 		}
 	}
@@ -73,6 +71,9 @@ func (e *evaluator) eval(x hclsyntax.Expression, quoted bool) cty.Value {
 		return none
 	}
 	if !later {
+		if !e.guard(x) {
+			return none
+		}
 		v, diags := x.Value(e.ctx)
 		e.diags.hcl(diags)
 		if diags.HasErrors() || !v.IsWhollyKnown() {
@@ -90,25 +91,29 @@ func (e *evaluator) eval(x hclsyntax.Expression, quoted bool) cty.Value {
 	case *hclsyntax.ParenthesesExpr:
 		return e.eval(x.Expression, quoted)
 	case *hclsyntax.TupleConsExpr:
-		if quoted {
-			break
-		}
 		var list []cty.Value
 		for _, item := range x.Exprs {
-			list = append(list, e.eval(item, false))
+			list = append(list, e.eval(item, quoted))
 		}
 		return cty.TupleVal(list)
 	case *hclsyntax.ObjectConsExpr:
-		if quoted {
-			break
+		return e.object(x, quoted)
+	case *hclsyntax.ForExpr:
+		if later, ok := e.later(x.CollExpr); !later && ok && !x.Group {
+			return e.loop(x, quoted)
 		}
-		return e.object(x)
+	case *hclsyntax.TemplateJoinExpr:
+		return e.join(x)
 	case *hclsyntax.ConditionalExpr:
 		if later, ok := e.later(x.Condition); !later && ok {
 			return e.branch(x, quoted)
 		}
 	}
-	if !quoted && !e.bare(x) {
+	if !quoted && !e.bare(x) || !e.guard(x) {
+		return none
+	}
+	if loops(x) {
+		e.diags.add(x.Range(), "Not possible", "A for expression goes over values of this file only, and its condition and keys are of this file.")
 		return none
 	}
 	return cty.StringVal(ref(e.source(x)))
@@ -118,20 +123,78 @@ func (e *evaluator) eval(x hclsyntax.Expression, quoted bool) cty.Value {
 func (e *evaluator) template(x *hclsyntax.TemplateExpr) cty.Value {
 	var b strings.Builder
 	for _, part := range x.Parts {
-		v := e.eval(part, true)
-		s, err := convert.Convert(v, cty.String)
-		if err != nil {
-			e.diags.add(part.Range(), "Not a text", "This is %s, which cannot be part of a text.", kind(v))
-			continue
-		}
-		if !s.IsNull() {
-			b.WriteString(s.AsString())
-		}
+		e.text(&b, e.eval(part, true), part.Range())
 	}
 	return cty.StringVal(b.String())
 }
 
-func (e *evaluator) object(x *hclsyntax.ObjectConsExpr) cty.Value {
+// join is what a %{ for } directive makes.
+func (e *evaluator) join(x *hclsyntax.TemplateJoinExpr) cty.Value {
+	var b strings.Builder
+	list := e.eval(x.Tuple, true)
+	if list.IsNull() || !list.CanIterateElements() {
+		return cty.NullVal(cty.String) // told
+	}
+	for _, v := range list.AsValueSlice() {
+		e.text(&b, v, x.Range())
+	}
+	return cty.StringVal(b.String())
+}
+
+func (e *evaluator) text(b *strings.Builder, v cty.Value, r hcl.Range) {
+	s, err := convert.Convert(v, cty.String)
+	if err != nil {
+		e.diags.add(r, "Not a text", "This is %s, which cannot be part of a text.", kind(v))
+	} else if !s.IsNull() {
+		b.WriteString(s.AsString())
+	}
+}
+
+// loop evaluates a for expression over values of the file whose results are not.
+func (e *evaluator) loop(x *hclsyntax.ForExpr, quoted bool) cty.Value {
+	coll := e.eval(x.CollExpr, true)
+	if coll.IsNull() || !coll.CanIterateElements() {
+		e.diags.add(x.CollExpr.Range(), "Not a list", "A for expression goes over a list or an object, this is %s.", kind(coll))
+		return cty.NullVal(cty.DynamicPseudoType)
+	}
+	var list []cty.Value
+	object := map[string]cty.Value{}
+	for it := coll.ElementIterator(); it.Next(); {
+		k, v := it.Element()
+		in := &evaluator{diags: e.diags, ctx: e.ctx.NewChild()}
+		in.ctx.Variables = map[string]cty.Value{x.ValVar: v}
+		if x.KeyVar != "" {
+			in.ctx.Variables[x.KeyVar] = k
+		}
+		if x.CondExpr != nil {
+			cond, err := convert.Convert(in.eval(x.CondExpr, true), cty.Bool)
+			if err != nil || cond.IsNull() {
+				e.diags.add(x.CondExpr.Range(), "Not a condition", "This must be true or false, and known here.")
+				break
+			}
+			if cond.False() {
+				continue
+			}
+		}
+		result := in.eval(x.ValExpr, quoted)
+		if x.KeyExpr == nil {
+			list = append(list, result)
+			continue
+		}
+		key, err := convert.Convert(in.eval(x.KeyExpr, true), cty.String)
+		if err != nil || key.IsNull() {
+			e.diags.add(x.KeyExpr.Range(), "Not a name", "A key must be a text.")
+			break
+		}
+		object[key.AsString()] = result
+	}
+	if x.KeyExpr == nil {
+		return cty.TupleVal(list)
+	}
+	return cty.ObjectVal(object)
+}
+
+func (e *evaluator) object(x *hclsyntax.ObjectConsExpr, quoted bool) cty.Value {
 	values := map[string]cty.Value{}
 	for _, item := range x.Items {
 		key, err := convert.Convert(e.eval(item.KeyExpr, true), cty.String)
@@ -139,7 +202,7 @@ func (e *evaluator) object(x *hclsyntax.ObjectConsExpr) cty.Value {
 			e.diags.add(item.KeyExpr.Range(), "Not a name", "A key must be a text.")
 			continue
 		}
-		values[key.AsString()] = e.eval(item.ValueExpr, false)
+		values[key.AsString()] = e.eval(item.ValueExpr, quoted)
 	}
 	return cty.ObjectVal(values)
 }
@@ -163,7 +226,7 @@ func (e *evaluator) branch(x *hclsyntax.ConditionalExpr, quoted bool) cty.Value 
 func (e *evaluator) bare(x hclsyntax.Expression) bool {
 	for _, t := range x.Variables() {
 		name := t.RootName()
-		if e.here(t) || slices.Contains([]string{"attr", "node", "meta", "env", "device"}, name) || strings.HasPrefix(name, "NOMAD_") {
+		if _, here := e.here(t); here || slices.Contains([]string{"attr", "node", "meta", "env", "device"}, name) || strings.HasPrefix(name, "NOMAD_") {
 			continue
 		}
 		e.diags.add(t.SourceRange(), "Unknown name", "%q is no variable of this file. A text needs quotes: %q; a value that is known when the task runs is written %q.",
@@ -182,7 +245,7 @@ func (e *evaluator) source(x hclsyntax.Expression) string {
 	text, end := "", r.End.Byte
 	for _, t := range names {
 		at := t.SourceRange()
-		if !e.here(t) || at.End.Byte > end {
+		if _, here := e.here(t); !here || at.End.Byte > end {
 			continue
 		}
 		v, diags := t.TraverseAbs(e.ctx)
@@ -202,40 +265,3 @@ func (e *evaluator) source(x hclsyntax.Expression) string {
 
 // unescape brings references back that hclwrite escaped as unprintable.
 var unescape = strings.NewReplacer(`\ufdd0`, refOpen, `\ufdd1`, refClose)
-
-// check refuses what the rest of this package relies on not to be there.
-func (d *diagnostics) check(name string, src []byte) bool {
-	before := len(d.all)
-	start := hcl.Range{Filename: name, Start: hcl.InitialPos, End: hcl.InitialPos}
-	if len(src) > MaxSize {
-		d.add(start, "File too large", "A job file has %d bytes at most, this one has %d.", MaxSize, len(src))
-		return false
-	}
-	if at := reserved.FindIndex(src); at != nil {
-		pos := hcl.Pos{Line: 1 + strings.Count(string(src[:at[0]]), "\n"), Column: 1}
-		d.add(hcl.Range{Filename: name, Start: pos, End: pos}, "Invalid character", "This line has U+FDD0 or U+FDD1, which stand for no character.")
-	}
-	tokens, _ := hclsyntax.LexConfig(src, name, hcl.InitialPos)
-	depth := 0
-	for _, t := range tokens {
-		switch t.Type {
-		case hclsyntax.TokenOBrace, hclsyntax.TokenOBrack, hclsyntax.TokenOParen, hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl, hclsyntax.TokenOQuote:
-			depth++
-		case hclsyntax.TokenCBrace, hclsyntax.TokenCBrack, hclsyntax.TokenCParen, hclsyntax.TokenTemplateSeqEnd, hclsyntax.TokenCQuote:
-			depth--
-		}
-		if depth > maxDepth {
-			d.add(t.Range, "Nested too deep", "More than %d levels of brackets.", maxDepth)
-			break
-		}
-	}
-	return len(d.all) == before
-}
-
-// MaxSize is the size of the largest job file, in bytes.
-const MaxSize = 1 << 20
-
-const maxDepth = 200
-
-// reserved finds refOpen and refClose, also as escapes.
-var reserved = regexp.MustCompile(`[\x{fdd0}\x{fdd1}]|\\u(?i:fdd[01])|\\U(?i:0000fdd[01])`)

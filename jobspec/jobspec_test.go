@@ -128,8 +128,10 @@ func TestExpressions(t *testing.T) {
 		{`["${NOMAD_A}", var.v, 1, [node.class]]`, ``, `["${NOMAD_A}","val",1,["${node.class}"]]`},
 		{`{ a = "${NOMAD_A}", "b-${var.v}" = 1, (var.v) = true, "${NOMAD_A}" = 2 }`, ``, `{"${NOMAD_A}":2,"a":"${NOMAD_A}","b-val":1,"val":true}`},
 		{`[for x in ["a", "b"] : "${x}/${var.v}"]`, ``, `["a/val","b/val"]`},
-		{`[for x in ["a", "b"] : "${x}/${var.v}/${node.class}"]`, ``, `"${[for x in [\"a\", \"b\"] : \"${x}/${\"val\"}/${node.class}\"]}"`},
-		{`"%{ for x in ["a"] }${x}${node.class}%{ endfor }"`, ``, `"%{ for x in [\"a\"] }${x}${node.class}%{ endfor }"`},
+		{`[for x in ["a", "b"] : "${x}/${var.v}/${node.class}"]`, ``, `["a/val/${node.class}","b/val/${node.class}"]`},
+		{`[for i, x in ["a", "b"] : "${i}${node.class}" if x == "b"]`, ``, `["1${node.class}"]`},
+		{`{ for k, x in { a = 1 } : "${k}-${var.v}" => "${k}${node.class}${x}" }`, ``, `{"a-val":"a${node.class}1"}`},
+		{`"%{ for x in ["a", "b"] }${x}${node.class},%{ endfor }"`, `a${node.class},b${node.class},`, `"a${node.class},b${node.class},"`},
 		{`"é\t\"${var.v}\\"`, "é\t\"val\\", `"é\t\"val\\"`},
 	} {
 		if c.env != "" {

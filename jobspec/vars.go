@@ -93,11 +93,7 @@ func (p *parser) variable(b *hclsyntax.Block) *variable {
 		switch a.Name {
 		case "type":
 		case "description":
-			v, diags := a.Expr.Value(nil)
-			p.diags.hcl(diags)
-			if !diags.HasErrors() && v.Type() != cty.String {
-				p.diags.add(a.Expr.Range(), "Invalid description", "A text is needed.")
-			}
+			p.text(&input{a.Name, p.value(a.Expr), a.Expr.Range()}, formPlain)
 		case "default":
 			p.constant(v, a.Expr)
 		default:
@@ -130,6 +126,9 @@ func (p *parser) assign(v *variable, from, text string) {
 
 // constant gives v the value of an expression that needs no other.
 func (p *parser) constant(v *variable, x hclsyntax.Expression) {
+	if v.wrong = !p.guard(x); v.wrong {
+		return
+	}
 	value, diags := x.Value(nil)
 	p.diags.hcl(diags)
 	if v.wrong = diags.HasErrors(); !v.wrong {
@@ -141,6 +140,11 @@ func (p *parser) set(v *variable, value cty.Value, r hcl.Range) {
 	value, err := convert.Convert(value, v.typ)
 	if err != nil {
 		p.diags.add(r, "Wrong type of value", "The variable %q is declared as %s: %v.", v.name, typeexpr.TypeString(v.typ), err)
+		v.wrong = true
+		return
+	}
+	if hugeNumber(value) {
+		p.diags.add(r, "Invalid number", "A number here is too large or too small.")
 		v.wrong = true
 		return
 	}

@@ -16,15 +16,20 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// A number such as 1e999999999 is short to write, and a gigabyte of zeros once
-// it becomes text. The agent evaluates configs again at every start and restore,
-// so one job could take it down for good: such numbers are refused wherever one
-// can come into being, in JSON, in an expression, or by arithmetic on a text.
+// The agent evaluates configs again at every start and restore, so one that
+// takes all memory or all time would take the agent down for good. A number such
+// as 1e999999999 is a gigabyte of zeros once it becomes text: it is refused
+// wherever one can come into being, in JSON, in an expression, or by arithmetic
+// on a text. Loops belong into the job file, and texts may grow so far only.
 var hugeExponent = regexp.MustCompile(`[0-9.][eE][+-]?[0-9]{5,}`)
 
 const (
-	tooLarge    = "has a number that is too large or too small"
-	maxExponent = 4096 // of two, in a result
+	maxExponent = 4096     // of two, of a number
+	maxConfig   = 1 << 20  // bytes
+	maxTokens   = 5000     // of the expressions in one template
+	maxResult   = 16 << 20 // bytes of variables in one config
+
+	tooLarge = "has a number that is too large or too small"
 )
 
 // bounded refuses huge numbers in v.
@@ -49,53 +54,90 @@ func (f *faults) bounded(v any, path []string) {
 	}
 }
 
-// template refuses an expression that could make a huge number.
+// template refuses an expression that could cost too much.
 func (f *faults) template(s string, path []string) {
 	if !strings.Contains(s, "${") && !strings.Contains(s, "%{") {
 		return
 	}
-	tokens, diags := hclsyntax.LexTemplate([]byte(s), "", hcl.InitialPos)
-	if diags.HasErrors() {
-		return // found again, with its text, when the template is parsed
-	}
-	arithmetic := slices.ContainsFunc(tokens, func(t hclsyntax.Token) bool {
-		return slices.Contains([]hclsyntax.TokenType{hclsyntax.TokenPlus, hclsyntax.TokenMinus,
-			hclsyntax.TokenStar, hclsyntax.TokenSlash, hclsyntax.TokenPercent}, t.Type)
-	})
+	// The parser and what it makes recurse with the length of an expression.
+	tokens, _ := hclsyntax.LexTemplate([]byte(s), "", hcl.InitialPos)
+	n := 0
 	for _, t := range tokens {
-		number := t.Type == hclsyntax.TokenNumberLit || arithmetic && t.Type == hclsyntax.TokenQuotedLit
-		if number && hugeExponent.Match(t.Bytes) {
-			f.add(path, tooLarge)
-			return
+		if t.Type != hclsyntax.TokenStringLit && t.Type != hclsyntax.TokenQuotedLit {
+			n++
 		}
 	}
-	if !arithmetic {
+	if n > maxTokens {
+		f.add(path, "has expressions that are too long")
 		return
 	}
-	expr, diags := hclsyntax.ParseTemplate([]byte(s), "", hcl.InitialPos)
+	x, diags := hclsyntax.ParseTemplate([]byte(s), "", hcl.InitialPos)
 	if diags.HasErrors() {
-		return
+		return // found again, with its text, when the template is evaluated
 	}
-	for _, v := range expr.Variables() {
+	var c cost
+	// The callback returns no diagnostics, so VisitAll has none.
+	_ = hclsyntax.VisitAll(x, c.visit)
+	if c.loop {
+		f.add(path, "has a for expression, which is possible in a job file only and without what is known at run time")
+	}
+	huge := c.huge || c.arithmetic && c.hugeText
+	for _, v := range x.Variables() {
 		used := traversal(v)
+		value, exact := f.vars[used]
+		f.size += len(value)
+		if !c.arithmetic || exact && !hugeExponent.MatchString(value) {
+			continue
+		}
 		for name, value := range f.vars {
-			if (name == used || strings.HasPrefix(name, used+".")) && hugeExponent.MatchString(value) {
-				f.add(path, tooLarge)
-				return
-			}
+			huge = huge || (name == used || strings.HasPrefix(name, used+".")) && hugeExponent.MatchString(value)
 		}
 	}
+	if huge {
+		f.add(path, tooLarge)
+	}
+	if f.size > maxResult {
+		f.add(path, "is too large with its variables filled in")
+		f.size = 0
+	}
+}
+
+// cost is what makes an expression expensive.
+type cost struct {
+	loop, huge, hugeText, arithmetic bool
+}
+
+func (c *cost) visit(n hclsyntax.Node) hcl.Diagnostics {
+	switch n := n.(type) {
+	case *hclsyntax.ForExpr:
+		c.loop = true
+	case *hclsyntax.BinaryOpExpr:
+		c.arithmetic = c.arithmetic || n.Op.Type == cty.Number
+	case *hclsyntax.UnaryOpExpr:
+		c.arithmetic = c.arithmetic || n.Op.Type == cty.Number
+	case *hclsyntax.LiteralValueExpr:
+		switch {
+		case n.Val.Type() == cty.String && !n.Val.IsNull():
+			c.hugeText = c.hugeText || hugeExponent.MatchString(n.Val.AsString())
+		case n.Val.Type() == cty.Number && !n.Val.IsNull():
+			c.huge = c.huge || hugeNumber(n.Val)
+		}
+	}
+	return nil
+}
+
+func hugeNumber(v cty.Value) bool {
+	b := v.AsBigFloat()
+	e := b.MantExp(nil)
+	return b.IsInf() || e > maxExponent || e < -maxExponent
 }
 
 // printable refuses huge numbers in a result.
 func (f *faults) printable(v cty.Value) {
 	// The callback returns no error, so Walk has none.
 	_ = cty.Walk(v, func(p cty.Path, v cty.Value) (bool, error) {
-		if v.Type() == cty.Number && v.IsKnown() && !v.IsNull() {
-			b := v.AsBigFloat()
-			if e := b.MantExp(nil); b.IsInf() || e > maxExponent || e < -maxExponent {
-				f.add(ctyPath(p), tooLarge)
-			}
+		if v.Type() == cty.Number && v.IsKnown() && !v.IsNull() && hugeNumber(v) {
+			f.add(ctyPath(p), tooLarge)
 		}
 		return true, nil
 	})

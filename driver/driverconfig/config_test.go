@@ -278,7 +278,25 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// One job must not be able to exhaust the agent's memory at every restore.
+// One job must not be able to exhaust the agent at every restore.
+func TestExpensive(t *testing.T) {
+	big := map[string]string{"X": strings.Repeat("x", 1<<20)}
+	for raw, want := range map[string]string{
+		`{"text":"${X}` + strings.Repeat("${X}", 20) + `"}`:      "config.text: is too large",
+		`{"list":[` + strings.Repeat(`"${X}",`, 20) + `"${X}"]}`: "is too large",
+		`{"list":"${[for x in [1,2]: x]}"}`:                      "config.list: has a for expression",
+		`{"text":"%{ for x in [1,2] }${x}%{ endfor }"}`:          "config.text: has a for expression",
+		`{"text":"${1` + strings.Repeat("*9e999", 5000) + `}"}`:  "config.text: has expressions that are too long",
+		`{"text":"${` + strings.Repeat("(", 1<<16) + `}"}`:       "config.text: has expressions that are too long",
+		`{"text":"${` + strings.Repeat("!", 1<<16) + `}"}`:       "config.text: has expressions that are too long",
+		`{"text":"` + strings.Repeat("x", 1<<20) + `"}`:          "config: has 1048587 bytes, at most 1048576 are allowed",
+	} {
+		_, err := driverconfig.Eval(everything, json.RawMessage(raw), nil, big)
+		require.ErrorContains(t, err, want)
+	}
+}
+
+// Nor by a number.
 func TestHugeNumbers(t *testing.T) {
 	for _, raw := range []string{
 		`{"text":1e99999}`, `{"num":1e99999}`, `{"num":"1e99999"}`, `{"text":"x${1e99999}"}`, `{"any":[1e-99999]}`,

@@ -26,6 +26,7 @@ import (
 type faults struct {
 	origin map[string]spec.Origin
 	vars   map[string]string
+	size   int // of the variables used so far
 	errs   []*Error
 }
 
@@ -57,6 +58,10 @@ func (f *faults) add(path []string, problem string) {
 func (f *faults) read(raw json.RawMessage) map[string]any {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return map[string]any{}
+	}
+	if len(raw) > maxConfig {
+		f.add(nil, fmt.Sprintf("has %d bytes, at most %d are allowed", len(raw), maxConfig))
+		return nil
 	}
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()

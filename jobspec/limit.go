@@ -1,0 +1,131 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+package jobspec
+
+import (
+	"regexp"
+	"strings"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+	"github.com/zclconf/go-cty/cty"
+)
+
+// MaxSize is the size of the largest job file, in bytes.
+const MaxSize = 1 << 20
+
+const (
+	maxDepth     = 200    // of brackets
+	maxOperators = 10_000 // in a file: the parser recurses with them
+	maxExponent  = 4096   // of two, of a number
+)
+
+var (
+	// reserved finds refOpen and refClose, also as escapes.
+	reserved = regexp.MustCompile(`[\x{fdd0}\x{fdd1}]|\\u(?i:fdd[01])|\\U(?i:0000fdd[01])`)
+	// hugeExponent finds numbers that are a gigabyte of zeros once they are text.
+	hugeExponent = regexp.MustCompile(`[0-9.][eE][+-]?[0-9]{5,}`)
+)
+
+// check refuses what the rest of this package relies on not to be there.
+func (d *diagnostics) check(name string, src []byte) bool {
+	before := len(d.all)
+	start := hcl.Range{Filename: name, Start: hcl.InitialPos, End: hcl.InitialPos}
+	if len(src) > MaxSize {
+		d.add(start, "File too large", "A job file has %d bytes at most, this one has %d.", MaxSize, len(src))
+		return false
+	}
+	if at := reserved.FindIndex(src); at != nil {
+		pos := hcl.Pos{Line: 1 + strings.Count(string(src[:at[0]]), "\n"), Column: 1}
+		d.add(hcl.Range{Filename: name, Start: pos, End: pos}, "Invalid character", "This line has U+FDD0 or U+FDD1, which stand for no character.")
+	}
+	// Faults of the scanner are found again, with their texts, by the parser.
+	tokens, _ := hclsyntax.LexConfig(src, name, hcl.InitialPos)
+	depth, operators := 0, 0
+	for _, t := range tokens {
+		switch t.Type {
+		case hclsyntax.TokenOBrace, hclsyntax.TokenOBrack, hclsyntax.TokenOParen, hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl, hclsyntax.TokenOQuote:
+			depth++
+		case hclsyntax.TokenCBrace, hclsyntax.TokenCBrack, hclsyntax.TokenCParen, hclsyntax.TokenTemplateSeqEnd, hclsyntax.TokenCQuote:
+			depth--
+		case hclsyntax.TokenBang, hclsyntax.TokenMinus, hclsyntax.TokenPlus, hclsyntax.TokenStar, hclsyntax.TokenSlash, hclsyntax.TokenPercent,
+			hclsyntax.TokenQuestion, hclsyntax.TokenAnd, hclsyntax.TokenOr, hclsyntax.TokenEqualOp, hclsyntax.TokenNotEqual, hclsyntax.TokenDot:
+			operators++
+		}
+		if depth > maxDepth {
+			d.add(t.Range, "Nested too deep", "More than %d levels of brackets.", maxDepth)
+			break
+		}
+		if operators > maxOperators {
+			d.add(t.Range, "Too many operators", "More than %d in one file.", maxOperators)
+			break
+		}
+	}
+	return len(d.all) == before
+}
+
+// guard refuses an expression that makes a huge number.
+func (e *evaluator) guard(x hclsyntax.Node) bool {
+	arithmetic, huge, hugeText := false, false, false
+	// The callback returns no diagnostics, so VisitAll has none.
+	_ = hclsyntax.VisitAll(x, func(n hclsyntax.Node) hcl.Diagnostics {
+		switch n := n.(type) {
+		case *hclsyntax.BinaryOpExpr:
+			arithmetic = arithmetic || n.Op.Type == cty.Number
+		case *hclsyntax.UnaryOpExpr:
+			arithmetic = arithmetic || n.Op.Type == cty.Number
+		case *hclsyntax.LiteralValueExpr:
+			huge = huge || hugeNumber(n.Val)
+			hugeText = hugeText || hugeTexts(n.Val)
+		case *hclsyntax.ScopeTraversalExpr:
+			if v, diags := n.Traversal.TraverseAbs(e.ctx); !diags.HasErrors() {
+				hugeText = hugeText || hugeTexts(v)
+			}
+		}
+		return nil
+	})
+	if huge || arithmetic && hugeText {
+		e.diags.add(x.Range(), "Invalid number", "A number here is too large or too small.")
+		return false
+	}
+	return true
+}
+
+// hugeNumber says whether v holds a huge number, hugeTexts whether it holds a
+// text that would be one.
+func hugeNumber(v cty.Value) bool {
+	return holds(v, func(v cty.Value) bool {
+		if v.Type() != cty.Number {
+			return false
+		}
+		b := v.AsBigFloat()
+		e := b.MantExp(nil)
+		return b.IsInf() || e > maxExponent || e < -maxExponent
+	})
+}
+
+func hugeTexts(v cty.Value) bool {
+	return holds(v, func(v cty.Value) bool { return v.Type() == cty.String && hugeExponent.MatchString(v.AsString()) })
+}
+
+func holds(v cty.Value, is func(cty.Value) bool) bool {
+	found := false
+	// The callback returns no error, so Walk has none.
+	_ = cty.Walk(v, func(_ cty.Path, v cty.Value) (bool, error) {
+		found = found || v.IsKnown() && !v.IsNull() && is(v)
+		return !found, nil
+	})
+	return found
+}
+
+// loops says whether x has a for expression.
+func loops(x hclsyntax.Node) bool {
+	found := false
+	_ = hclsyntax.VisitAll(x, func(n hclsyntax.Node) hcl.Diagnostics {
+		_, isFor := n.(*hclsyntax.ForExpr)
+		found = found || isFor
+		return nil
+	})
+	return found
+}
