@@ -1,7 +1,7 @@
 // Copyright (c) nodekeep authors
 // SPDX-License-Identifier: MPL-2.0
 
-//go:build !linux && !darwin && !windows
+//go:build !linux && !windows
 
 package logmon
 

@@ -50,7 +50,7 @@ func (r *Rotator) create(root *os.Root, have []int64) error {
 		r.prune(root, have, n)
 		name := logdir.Name(r.cfg.Base, n)
 		r.step("create")
-		f, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND, r.cfg.Mode.Perm())
+		f, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, r.cfg.Mode.Perm())
 		if errors.Is(err, fs.ErrExist) {
 			continue
 		}
@@ -60,7 +60,7 @@ func (r *Rotator) create(root *os.Root, have []int64) error {
 		r.step("own")
 		st, err := f.Stat()
 		r.own(f, st, err)
-		r.out, r.n, r.size, r.next = f, n, 0, false
+		r.out, r.n, r.next = f, n, false
 		r.step("made")
 		return nil
 	}
@@ -69,7 +69,7 @@ func (r *Rotator) create(root *os.Root, have []int64) error {
 
 // resume continues file n if it is one of ours and has room.
 func (r *Rotator) resume(root *os.Root, n int64) bool {
-	f, st, err := logdir.OpenFile(root, r.cfg.Base, n, os.O_RDWR|os.O_APPEND)
+	f, st, err := logdir.OpenFile(root, r.cfg.Base, n, os.O_RDWR)
 	if err != nil {
 		return false
 	}
@@ -78,12 +78,7 @@ func (r *Rotator) resume(root *os.Root, n int64) bool {
 		return false
 	}
 	r.own(f, st, nil)
-	r.out, r.n, r.size, r.next = f, n, st.Size(), false
-	last := []byte{'\n'}
-	if r.size > 0 {
-		_, _ = f.ReadAt(last, r.size-1)
-	}
-	r.bol = last[0] == '\n'
+	r.out, r.n, r.next = f, n, false
 	return true
 }
 

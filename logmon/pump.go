@@ -12,11 +12,7 @@ import (
 	"time"
 )
 
-const (
-	bufSize = 64 << 10
-	// A buffer with less room than this is written before more is read.
-	minRoom = 32 << 10
-)
+const bufSize = 64 << 10
 
 var buffers = sync.Pool{New: func() any { return new([bufSize]byte) }}
 

@@ -4,6 +4,7 @@
 package logmon
 
 import (
+	"io"
 	"io/fs"
 	"os"
 	"strconv"
@@ -40,9 +41,8 @@ type Rotator struct {
 	cfg    RotateConfig
 	out    *os.File // nil until the first byte and after an error
 	n      int64    // index of the newest file written, -1 before the first
-	size   int64    // of out
-	bol    bool     // the last byte written ended a line
 	next   bool     // the file n is finished: open a new one
+	plain  bool     // this file system cannot take bytes from a FIFO by itself
 	closed bool
 
 	lost     int64     // bytes dropped and not told yet
@@ -56,7 +56,7 @@ type Rotator struct {
 
 // NewRotator does no I/O: files are looked for at the first Write.
 func NewRotator(cfg RotateConfig) *Rotator {
-	r := &Rotator{cfg: cfg, n: -1, bol: true, good: healthy, step: func(string) {}}
+	r := &Rotator{cfg: cfg, n: -1, good: healthy, step: func(string) {}}
 	r.SetLimits(cfg.MaxSize, cfg.MaxFiles)
 	if cfg.Mode == 0 {
 		r.cfg.Mode = 0o644
@@ -64,8 +64,8 @@ func NewRotator(cfg RotateConfig) *Rotator {
 	return r
 }
 
-// SetLimits changes size and number of files; the next rotation goes by them.
-// Zero values are the defaults.
+// SetLimits changes size and number of files from the next byte on; what exists
+// is kept until the next rotation. Zero values are the defaults.
 func (r *Rotator) SetLimits(maxSize int64, maxFiles int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,7 +103,7 @@ func (r *Rotator) Write(b []byte) (int, error) {
 		}
 	}
 	r.lost += int64(len(b) - n)
-	r.good, r.retry = 0, time.Now().Add(retryAfter)
+	_ = r.later(err)
 	if r.reported {
 		return len(b), nil
 	}
@@ -139,15 +139,25 @@ func (r *Rotator) tell() error {
 		return nil
 	}
 	note := "[nodekeep: " + strconv.FormatInt(r.lost, 10) + " bytes of output lost]\n"
-	if !r.bol {
+	if r.out == nil {
+		if err := r.open(); err != nil {
+			return r.later(err)
+		}
+	}
+	if !r.bol(r.end()) {
 		note = "\n" + note
 	}
 	if _, err := r.put([]byte(note)); err != nil {
-		r.retry = time.Now().Add(retryAfter)
-		return err
+		return r.later(err)
 	}
 	r.lost = 0
 	return nil
+}
+
+// later puts off the next try.
+func (r *Rotator) later(err error) error {
+	r.good, r.retry = 0, time.Now().Add(retryAfter)
+	return err
 }
 
 // put writes b, rotating as often as it takes, and returns how much was
@@ -159,10 +169,11 @@ func (r *Rotator) put(b []byte) (n int, err error) {
 				return n, err
 			}
 		}
-		cut := split(b, r.size, r.cfg.MaxSize, r.bol)
+		size := r.end()
+		cut := split(b, size, r.cfg.MaxSize, r.bol)
 		if cut > 0 {
 			m, err := r.out.Write(b[:cut])
-			r.wrote(b[:m])
+			r.wrote(m)
 			n += m
 			if err != nil {
 				r.shut()
@@ -178,14 +189,28 @@ func (r *Rotator) put(b []byte) (n int, err error) {
 	return n, nil
 }
 
-func (r *Rotator) wrote(b []byte) {
-	if len(b) == 0 {
-		return
+// end goes to the end of the file and returns its size. It is asked for before
+// every write: somebody may have emptied the file.
+func (r *Rotator) end() int64 {
+	size, err := r.out.Seek(0, io.SeekEnd)
+	if err != nil {
+		return r.cfg.MaxSize // a new file, then
 	}
-	r.size += int64(len(b))
-	r.bol = b[len(b)-1] == '\n'
+	return size
+}
+
+// bol says whether a file of that size ends with a whole line.
+func (r *Rotator) bol(size int64) bool {
+	last := []byte{'\n'}
+	if size > 0 {
+		_, _ = r.out.ReadAt(last, size-1)
+	}
+	return last[0] == '\n'
+}
+
+func (r *Rotator) wrote(n int) {
 	if r.good < healthy {
-		if r.good += int64(len(b)); r.good >= healthy {
+		if r.good += int64(n); r.good >= healthy {
 			r.reported = false
 		}
 	}
@@ -201,8 +226,9 @@ func (r *Rotator) shut() {
 // split says how much of b goes to a file of the given size; the rest, if any,
 // belongs to the next one. A line is kept whole as long as it may turn out to
 // be no longer than the window: it must begin a window before the limit or in
-// the next file. bol says that the file ends with a whole line.
-func split(b []byte, size, limit int64, bol bool) int {
+// the next file. bol says whether the file ends with a whole
+// line; it is asked only where that matters.
+func split(b []byte, size, limit int64, bol func(size int64) bool) int {
 	window := min(lineWindow, limit/4)
 	if size+int64(len(b))+window <= limit {
 		return len(b)
@@ -218,7 +244,7 @@ func split(b []byte, size, limit int64, bol bool) int {
 		}
 		return i + 1
 	}
-	if from == 0 && bol && size > 0 && size+window > limit {
+	if from == 0 && size > 0 && size+window > limit && bol(size) {
 		return 0
 	}
 	return len(fit)

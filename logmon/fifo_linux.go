@@ -1,8 +1,6 @@
 // Copyright (c) nodekeep authors
 // SPDX-License-Identifier: MPL-2.0
 
-//go:build linux || darwin
-
 package logmon
 
 import (
