@@ -60,10 +60,11 @@ type Agent struct {
 type runners struct {
 	applying chan struct{} // 1-buffered: one Apply at a time
 	contact  chan struct{} // closed by the first Apply
+	starting chan []*entry // from Apply to Run: on disk, to be launched
+	leaving  chan struct{} // closed when Run takes no more of them
 	wg       sync.WaitGroup
 
 	mu       sync.Mutex // guards what follows; never held while anything blocks
-	run      context.Context
 	progress progress
 	entries  map[string]*entry
 	gone     map[string]tombstone
@@ -96,6 +97,7 @@ func New(cfg Config) (*Agent, error) {
 		host:    taskenv.FilterHost(os.Environ(), cfg.HostEnv),
 		loaded:  make(chan struct{}), ready: make(chan struct{}), ended: make(chan struct{}), wake: make(chan struct{}, 1),
 		runnerOf: runners{applying: make(chan struct{}, 1), contact: make(chan struct{}),
+			starting: make(chan []*entry), leaving: make(chan struct{}),
 			entries: map[string]*entry{}, gone: map[string]tombstone{}},
 	}
 	if err := a.assemble(); err != nil {
@@ -177,6 +179,7 @@ func (a *Agent) run(ctx context.Context) error {
 	fingerprinted := make(chan struct{})
 	wg.Go(func() { a.drivers.watch(ctx, func() { close(fingerprinted) }) })
 	a.restore(ctx)
+	wg.Go(func() { a.begin(ctx) })
 	select {
 	case <-fingerprinted:
 		close(a.ready)
@@ -187,6 +190,27 @@ func (a *Agent) run(ctx context.Context) error {
 	a.runnerOf.wg.Wait()
 	a.tidy(context.WithoutCancel(ctx))
 	return nil
+}
+
+// begin launches what Apply brings and, after the first contact, removes what
+// belongs to nobody, until ctx ends.
+func (a *Agent) begin(ctx context.Context) {
+	r := &a.runnerOf
+	defer close(r.leaving)
+	contact := r.contact
+	for {
+		select {
+		case batch := <-r.starting:
+			for _, e := range batch {
+				a.launch(ctx, e)
+			}
+		case <-contact:
+			contact = nil
+			r.wg.Go(func() { a.sweep(ctx) })
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // tidy leaves nothing of an agent that holds nothing any more.

@@ -55,7 +55,7 @@ func (a *Agent) Apply(ctx context.Context, d Desired) error {
 	d.Allocs = allocs
 
 	r.mu.Lock()
-	run, have := r.run, a.knownLocked(d.Epoch)
+	have := a.knownLocked(d.Epoch)
 	p, act, err := reconcile(r.progress, d, have, a.now(), a.cfg.EpochTTL)
 	r.mu.Unlock()
 	if err != nil {
@@ -68,8 +68,10 @@ func (a *Agent) Apply(ctx context.Context, d Desired) error {
 		created = nil
 	}
 	a.publish(p, d, act, created, refused, saveErr == nil)
-	for _, e := range created {
-		a.launch(run, e)
+	select {
+	case r.starting <- created:
+	case <-r.leaving: // on disk: the next agent starts them
+		return ErrClosed
 	}
 	errs = append(errs, saveErr, a.change(ctx, act))
 	for _, e := range refused {
@@ -231,6 +233,5 @@ func (a *Agent) contacted() {
 	case <-a.runnerOf.contact:
 	default:
 		close(a.runnerOf.contact) // one Apply at a time
-		a.runnerOf.wg.Go(a.sweep)
 	}
 }

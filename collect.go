@@ -122,11 +122,8 @@ func (a *Agent) bury(ctx context.Context, e *entry) error {
 // sweep removes what carries this agent's mark and belongs to no alloc it knows:
 // cgroups, scopes, directories. It runs once, after the first contact, and holds
 // back the next list meanwhile, so that no alloc can come into being under it.
-func (a *Agent) sweep() {
+func (a *Agent) sweep(ctx context.Context) {
 	r := &a.runnerOf
-	r.mu.Lock()
-	ctx := r.run
-	r.mu.Unlock()
 	select {
 	case r.applying <- struct{}{}:
 		defer func() { <-r.applying }()

@@ -44,7 +44,7 @@ func (a *Agent) load(ctx context.Context) error {
 		return fmt.Errorf("nodekeep: load: %w", err)
 	}
 	r.mu.Lock()
-	r.run, r.progress, r.gone = ctx, p, gone
+	r.progress, r.gone = p, gone
 	r.mu.Unlock()
 	for _, id := range ids {
 		e, err := a.recall(id)

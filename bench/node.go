@@ -200,10 +200,11 @@ func (n *node) stop(ctx context.Context) (string, error) {
 func (n *node) latency(_ context.Context) (string, error) {
 	var us []string
 	for _, st := range n.agent.Allocs() {
-		pid := st.Tasks["t"].Handle.PID
-		if pid <= 1 {
+		h := st.Tasks["t"].Handle
+		if h == nil || h.PID <= 1 || st.Status != "running" {
 			continue
 		}
+		pid := h.PID
 		start := time.Now()
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			return "", err
