@@ -77,7 +77,6 @@ func BenchmarkScopes(b *testing.B) {
 			}
 		})
 		start += time.Since(t0)
-		time.Sleep(100 * time.Millisecond)
 		cpu += cpuNow(p.cfg.Dir) - c0
 		for _, pid := range supervisors(p.cfg.Dir) {
 			pss += time.Duration(rollupB(pid, "Pss"))
@@ -115,7 +114,6 @@ func BenchmarkTasks(b *testing.B) {
 			}
 		})
 		start += time.Since(t0)
-		time.Sleep(50 * time.Millisecond)
 		cpu += cpuNow(p.cfg.Dir) - c0
 		pss += rollupB(pid, "Pss")
 		all(n, func(i int) {

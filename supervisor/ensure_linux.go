@@ -156,10 +156,13 @@ func (s *Scope) fork(l, lock int) (int, error) {
 	defer func() { _ = syscall.Close(log) }()
 	// A supervisor of a few tasks never gets near 16 MiB, so it never collects,
 	// and its periodic collection, the one timer of an idle Go process, is off.
-	// GOMAXPROCS is always set: the runtime then does not watch for changes.
-	env := []string{cookieKey + "=" + cookie, "GOGC=off", "GOMEMLIMIT=16MiB", "GOMAXPROCS=1"}
+	// GOMAXPROCS is always set: the runtime need not look at cgroups and mounts
+	// for it, nor watch for changes.
+	env := []string{cookieKey + "=" + cookie, "GODEBUG=containermaxprocs=0,updatemaxprocs=0"}
 	if s.pool.cfg.Wide {
-		env = []string{cookieKey + "=" + cookie, "GOGC=50", "GOMAXPROCS=2"}
+		env = append(env, "GOGC=50", "GOMAXPROCS=2")
+	} else {
+		env = append(env, "GOGC=off", "GOMEMLIMIT=16MiB", "GOMAXPROCS=1")
 	}
 	return syscall.ForkExec(s.pool.exe, []string{argv0, s.dir}, &syscall.ProcAttr{
 		Dir:   "/",

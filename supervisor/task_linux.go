@@ -294,7 +294,7 @@ func (s *server) finish(t *task) {
 // alive says whether t's pid is still t's: our child and not reaped, or, for an
 // adopted task, the same start time. The answer holds while the lock is held.
 func (t *task) alive() bool {
-	return t.st.PID != 0 && !t.st.Exited && !t.reaped && (!t.st.Adopted || startTime(t.st.PID) == t.st.Start)
+	return t.st.PID > 1 && t.st.Start != 0 && !t.st.Exited && !t.reaped && (!t.st.Adopted || startTime(t.st.PID) == t.st.Start)
 }
 
 // signal reaches the main process only. A task that has ended is no error.

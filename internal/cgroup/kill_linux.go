@@ -39,11 +39,14 @@ func Make(path string) error {
 // Kill sends SIGKILL to everything in path and below, also if it is frozen. It
 // does not wait for the end. A path that is not there is no error.
 func Kill(path string) {
-	if path == "" || write(path+"/cgroup.kill", "1") == nil {
-		return
+	if path != "" && write(path+"/cgroup.kill", "1") != nil {
+		killListed(path)
 	}
-	// v1, or a kernel before 5.14: frozen, nothing can fork while it is listed,
-	// and no pid of the list can pass to a stranger.
+}
+
+// killListed is for v1 and for kernels before 5.14: frozen, nothing can fork
+// while it is listed, and no pid of the list can pass to a stranger.
+func killListed(path string) {
 	freeze(path, true)
 	for _, dir := range below(path) {
 		for _, pid := range procsOf(dir) {
