@@ -101,7 +101,8 @@ func (s *server) operate(w http.ResponseWriter, r *http.Request, req any, what s
 	if err != nil {
 		result = err.Error()
 	}
-	s.Log.Info(what+" asked for", "alloc_id", al.Alloc.ID, "by", who(r), "request", fmt.Sprintf("%+v", req), "result", result)
+	asked, _ := json.Marshal(req) //nolint:errcheck // it was decoded just now
+	s.Log.Info(what+" asked for", "alloc_id", al.Alloc.ID, "by", who(r), "request", string(asked), "result", result)
 	if err != nil {
 		return err
 	}

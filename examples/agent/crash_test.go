@@ -79,7 +79,7 @@ func TestAgentDies(t *testing.T) {
 // or there twice.
 func (b *box) follow(job string, last int) {
 	b.t.Helper()
-	cmd := exec.Command(b.bin, "logs", "-f", job, "--data", b.data)
+	cmd := exec.Command(b.cli, "logs", "-f", job, "--data", b.data)
 	out, err := cmd.StdoutPipe()
 	require.NoError(b.t, err)
 	require.NoError(b.t, cmd.Start())

@@ -68,11 +68,11 @@ func goBuild(args ...string) error {
 	return nil
 }
 
-// box is a machine of its own: a data directory, a runtime directory, a binary,
-// and a mark that every task in it carries.
+// box is a machine of its own: a data directory, a runtime directory, the binary
+// of its agent and that of the commands, and a mark that every task in it carries.
 type box struct {
 	t         *testing.T
-	bin       string
+	bin, cli  string
 	data, run string
 	mark      string
 	agents    []*agentProc
@@ -84,9 +84,11 @@ func newBoxOf(t *testing.T, binary func() (string, error)) *box {
 	t.Helper()
 	path, err := binary()
 	require.NoError(t, err)
+	cli, err := plain()
+	require.NoError(t, err)
 	run, err := os.MkdirTemp("/dev/shm", "nk-run-")
 	require.NoError(t, err)
-	b := &box{t: t, bin: path, data: filepath.Join(t.TempDir(), "data"), run: run, mark: filepath.Base(run)}
+	b := &box{t: t, bin: path, cli: cli, data: filepath.Join(t.TempDir(), "data"), run: run, mark: filepath.Base(run)}
 	t.Cleanup(b.leavesNothing)
 	return b
 }
@@ -288,10 +290,9 @@ func (b *box) nk(args ...string) result {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, b.bin, append(args, "--data", b.data)...)
+	cmd := exec.CommandContext(ctx, b.cli, append(args, "--data", b.data)...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0 exitcode=66")
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {

@@ -1,0 +1,171 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+//go:build linux
+
+package main
+
+import (
+	"encoding/json"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/nodekeep/nodekeep/api"
+)
+
+// TestCommands walks through what a person does with a node.
+func TestCommands(t *testing.T) {
+	b := newBox(t)
+	b.serve()
+	require.Equal(t, "no allocs\n", b.ok("ps"))
+	require.Equal(t, "[]\n", b.ok("ps", "--json"))
+	svc := b.jobFile("svc", "service", `trap 'echo got hup' HUP; echo one; echo two; echo oops >&2; while :; do sleep 0.01; done`, "")
+	b.ok("apply", svc, "--wait", "running")
+	b.ok("apply", "--wait", "complete", b.jobFile("done", "batch", "echo hi", ""))
+	al := b.ps()["svc"]
+	pid := al.Tasks[0].PID
+
+	text := b.ok("ps")
+	require.Contains(t, text, "svc")
+	require.Contains(t, text, "running")
+	require.Contains(t, b.ok("ps", "svc"), al.ID[:8])
+	require.NotContains(t, b.ok("ps", "svc"), "done")
+	require.Contains(t, b.ok("inspect", "svc.g[0]"), "driver raw_exec")
+	var in api.Inspection
+	require.NoError(t, json.Unmarshal([]byte(b.ok("inspect", "--json", al.ID[:4])), &in))
+	require.Equal(t, al.ID, in.ID)
+	require.Equal(t, b.mark, in.Spec.Tasks[0].Env["MARK"])
+	require.NotEmpty(t, in.Events["main"])
+
+	eventually(t, "the output", func() string {
+		if out := b.ok("logs", "svc"); out != "one\ntwo\n" {
+			return out
+		}
+		return ""
+	})
+	require.Equal(t, "two\n", b.ok("logs", "-n", "1", "svc", "main"))
+	require.Equal(t, "oops\n", b.ok("logs", "svc", "--stderr"))
+	require.Equal(t, "hi\n", b.ok("logs", "-f", "done"), "it ends with its alloc")
+	b.refused(1, `has no task "nix": it has main`, "logs", "svc", "nix")
+	b.refused(1, "nodekeep ps lists them", "logs", "nobody")
+
+	b.ok("signal", "-s", "SIGHUP", "svc")
+	eventually(t, "the signal's effect", func() string {
+		if out := b.ok("logs", "svc"); !strings.HasSuffix(out, "got hup\n") {
+			return out
+		}
+		return ""
+	})
+	b.refused(1, "KILL", "signal", "-s", "SIGNIX", "svc")
+	b.refused(1, "ended", "signal", "-s", "SIGHUP", "done")
+	b.refused(1, "ended", "restart", "done")
+
+	b.ok("restart", "svc", "main")
+	again := b.ps()["svc"]
+	require.NotEqual(t, pid, again.Tasks[0].PID)
+	require.Equal(t, 1, again.Tasks[0].Restarts)
+	require.Equal(t, "running", again.Tasks[0].Phase)
+	require.Empty(t, started(pid))
+	require.Contains(t, b.kinds("svc"), "Restart Signaled")
+
+	b.ok("apply", svc)
+	require.Equal(t, again.ID, b.ps()["svc"].ID, "the same job again changes nothing")
+	b.ok("stop", "svc")
+	require.Empty(t, started(again.Tasks[0].PID))
+	b.ok("stop", "svc")
+	require.Contains(t, b.ok("stop", "--all"), "nothing to do")
+	b.ok("apply", svc, "--wait", "running")
+	require.NotEqual(t, again.ID, b.ps()["svc"].ID, "a stopped job starts anew")
+	require.Contains(t, b.ok("stop", "--all", "--detach"), "stopping")
+	b.until("svc", "stopped", func(al api.Alloc) bool { return al.Done })
+}
+
+// TestStopWaits: stop is back when nothing runs any more, and can be told not to
+// wait for the shutdown delay or at all.
+func TestStopWaits(t *testing.T) {
+	b := newBox(t)
+	b.serve()
+	slow := b.jobFile("slow", "service", `trap 'sleep 0.3; exit 0' TERM; while :; do sleep 0.01; done`, `shutdown_delay = "200ms"`)
+	b.ok("apply", slow, "--wait", "running")
+	pid := b.ps()["slow"].Tasks[0].PID
+	began := time.Now()
+	b.ok("stop", "slow")
+	require.Empty(t, started(pid))
+	require.Greater(t, time.Since(began), 400*time.Millisecond)
+
+	b.ok("apply", b.jobFile("delayed", "service", `exec sleep 1000`, `shutdown_delay = "10m"`), "--wait", "running")
+	pid = b.ps()["delayed"].Tasks[0].PID
+	b.refused(1, "not done after 100ms: the stop goes on", "stop", "delayed", "--timeout", "100ms")
+	require.NotEmpty(t, started(pid))
+	b.ok("stop", "delayed", "--no-shutdown-delay")
+	require.Empty(t, started(pid))
+	require.Contains(t, b.kinds("delayed"), "Skipping Shutdown Delay")
+}
+
+// TestFailures: what does not come to be is told, with the reason.
+func TestFailures(t *testing.T) {
+	b := newBox(t)
+	b.serve()
+	b.refused(1, "failed: task \"main\" failed: see nodekeep inspect", "apply", "--wait", "complete", b.jobFile("bad", "batch", "exit 4", once))
+	require.Equal(t, 4, *b.ps()["bad"].Tasks[0].ExitCode)
+	b.refused(1, "not done after 200ms", "apply", "--wait", "complete", "--timeout", "200ms", b.jobFile("long", "batch", "exec sleep 1000", ""))
+	b.ok("stop", "long")
+	first := b.ps()["bad"].ID
+	b.nk("apply", "--wait", "complete", b.jobFile("bad", "batch", "exit 4", once))
+	require.NotEqual(t, first, b.ps()["bad"].ID, "a job that failed is tried again")
+}
+
+// TestEventsFollow: every event once, those that are there and those that come.
+func TestEventsFollow(t *testing.T) {
+	b := newBox(t)
+	b.serve()
+	b.ok("apply", "--wait", "complete", b.jobFile("one", "batch", "true", ""))
+	cmd := exec.Command(b.cli, "events", "-f", "--json", "--data", b.data)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	bound := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
+	defer bound.Stop()
+	dec := json.NewDecoder(out)
+	ends, last := 0, uint64(0)
+	for ends < 2 {
+		var e api.Event
+		require.NoError(t, dec.Decode(&e))
+		require.Greater(t, e.Token, last)
+		require.NotEmpty(t, e.Message)
+		if last = e.Token; e.Kind == "Terminated" {
+			if ends++; ends == 1 {
+				b.ok("apply", b.jobFile("two", "batch", "true", ""))
+			}
+		}
+	}
+	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
+	_ = cmd.Wait()
+	since := b.ok("events", "--json", "--since", "1")
+	require.NotContains(t, since, `"token":1,`)
+	require.Contains(t, b.ok("events", "two"), "Terminated: Exit code 0")
+}
+
+// TestDescendants: what a task starts in any way dies with it.
+func TestDescendants(t *testing.T) {
+	b := newBox(t)
+	b.serve()
+	b.ok("apply", b.jobFile("tree", "service", `
+sleep 1001 &
+setsid sleep 1002 &
+(setsid sh -c 'sleep 1003 & exec sleep 1004' &) 
+exec sleep 1005`, ""), "--wait", "running")
+	eventually(t, "all five", func() string {
+		if n := len(b.marked()); n < 5 {
+			return "only some"
+		}
+		return ""
+	})
+	b.ok("stop", "tree")
+	require.Empty(t, b.marked())
+}
