@@ -206,7 +206,7 @@ func (l *loop) params() params {
 	}
 	return params{
 		now: l.r.cfg.Clock.Now(), policy: l.task.RestartPolicy(l.alloc.JobType), again: l.task.RestartsOnSuccess(l.alloc.JobType),
-		jitter: rand.Float64(), contact: l.contacted(), grace: grace, delay: l.task.ShutdownDelay,
+		jitter: rand.Float64(), contact: l.contacted(), shut: !l.r.gate.Load(), grace: grace, delay: l.task.ShutdownDelay,
 	}
 }
 

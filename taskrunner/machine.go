@@ -208,6 +208,7 @@ type params struct {
 	again   bool          // exit 0 is followed by another start
 	jitter  float64       // [0, 1)
 	contact bool          // the control plane has spoken, or need not
+	shut    bool          // the gate is closed
 	grace   time.Duration // kill timeout, capped
 	delay   time.Duration // shutdown delay
 }
@@ -285,6 +286,8 @@ func (s Snapshot) started(r result, p params) (Snapshot, effect) {
 	switch {
 	case r.err != nil:
 		return s.failedStart(r, p), durable
+	case r.op == opPrepare && s.Phase == Ready && p.shut: // meanwhile; again when it opens
+		return s, same
 	case r.op == opPrepare && s.Phase == Ready:
 		s.Phase, s.Resume.Boot, s.NeedContact = Starting, p.now.Boot, false
 		s.Backoff = bootclock.Deadline{}
