@@ -30,7 +30,7 @@ type loop struct {
 	running    bool         // the tasks' runners run
 	ready      bool         // prerun hooks have succeeded
 	preruns    backoff      // of prerun hooks that fail on a restored alloc
-	left       bool         // prekill hooks have run
+	left       bool         // prekill hooks have run, after the last prerun
 	changed    bool         // an accepted update waits for hooks and tasks
 	seen       *spec.Alloc  // by the hooks
 	hooked     *restart     // whose pretaskrestart hooks have run
@@ -46,12 +46,8 @@ type loop struct {
 // operation is what runs beside the loop; the zero value is none.
 type operation struct {
 	op
-	cancel context.CancelCauseFunc
-}
-
-// interruptible says that the operation gives way to the end of the alloc.
-func (o operation) interruptible() bool {
-	return o.op == opPrerun || o.op == opUpdate || o.op == opRestart
+	cancel      context.CancelCauseFunc
+	interrupted bool
 }
 
 // told is what a task was last told: again only once it has changed.
@@ -211,6 +207,9 @@ func (l *loop) views() []view {
 		} else if r := l.life.Restart; k == nil && r != nil {
 			base, member := r.Tasks[t.name]
 			v.moved = member && s.Attempt > base
+			if r.Fresh { // behind its gate
+				v.moved = s.Phase == taskrunner.Pending || s.Phase == taskrunner.Ready
+			}
 			v.told = v.told || s.Restarting != nil
 		}
 		// What a task does while its disk fails cannot be seen: one that was told to
@@ -238,7 +237,7 @@ func (l *loop) input(tasks []view) input {
 		in.durable = in.durable && t.Snapshot().Durable
 	}
 	if k := l.life.Kill; k != nil {
-		in.left = in.left || k.Left
+		in.left = in.left || k.Left && !l.ready // or prerun hooks have come back to the registry
 		in.held = !k.NoDelay && k.Hold.Left(l.r.clock.Now()) > 0
 	}
 	return in
@@ -264,13 +263,18 @@ func (l *loop) gates(open []string) {
 	}
 }
 
-// act starts the operation that the plan wants, unless one is at work. What can
-// be interrupted gives way to the end of the alloc.
+// act starts the operation that the plan wants, unless one is at work. What
+// prepares gives way when it is not wanted any more because the alloc ends.
 func (l *loop) act(ctx context.Context, d decision) {
-	if l.work.op != opNone {
-		if l.work.interruptible() && (l.life.Kill != nil || d.op == opPrekill || d.op == opPostrun) {
+	switch l.work.op {
+	case opNone:
+	case opPrerun, opUpdate, opRestart:
+		if d.op != l.work.op && (l.life.Kill != nil || d.op == opPrekill || d.op == opPostrun) {
+			l.work.interrupted = true
 			l.work.cancel(errInterrupted)
 		}
+		return
+	default:
 		return
 	}
 	if d.op == opNone || l.over {
@@ -281,7 +285,7 @@ func (l *loop) act(ctx context.Context, d decision) {
 		ctx = context.WithoutCancel(ctx)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	l.work = operation{d.op, cancel}
+	l.work = operation{op: d.op, cancel: cancel}
 	go func() {
 		defer cancel(nil)
 		res := do(ctx)
@@ -292,6 +296,7 @@ func (l *loop) act(ctx context.Context, d decision) {
 
 // finish takes in what an operation brought.
 func (l *loop) finish(res result) {
+	interrupted := l.work.interrupted
 	l.work = operation{}
 	if l.durable && l.r.hooks.unsaved() {
 		l.durable = false
@@ -299,13 +304,15 @@ func (l *loop) finish(res result) {
 	}
 	switch res.op {
 	case opPrerun:
-		l.finishPrerun(res.err)
+		if !interrupted || res.err == nil {
+			l.finishPrerun(res.err)
+		}
 		return
 	case opPrekill:
 		l.left = true
-		if l.life.Kill != nil {
+		if k := l.life.Kill; k != nil && !k.Left {
 			next := l.life
-			next.Kill = l.departed(*l.life.Kill, l.views())
+			next.Kill = l.departed(*k, l.views())
 			_ = l.commit(next, l.alloc)
 		}
 	case opPostrun:
@@ -340,17 +347,19 @@ func (l *loop) finish(res result) {
 func (l *loop) finishPrerun(err error) {
 	switch {
 	case err == nil:
-		l.ready = true
+		l.ready, l.left = true, false
 		l.preruns.reset()
-	case l.life.Kill != nil: // interrupted
 	case notSaved(err), l.r.first.restored && driver.IsRecoverable(err):
 		l.preruns.fail(time.Now())
 		l.r.log.Warn("prerun hooks will be tried again", "in", l.preruns.delay, "error", err)
 	default:
 		l.r.log.Error("prerun hooks failed, the alloc ends", "error", err)
-		next, tasks := l.life, l.views()
-		next.Restart = nil
-		next.Kill = l.decide(ending{Cause: CauseSetup, Reason: err.Error(), Force: Failed, Poststop: true}, tasks)
+		e := ending{Cause: CauseSetup, Reason: err.Error(), Force: Failed, Poststop: true}
+		if k := l.life.Kill; k != nil { // it was ending anyway, but for its poststop tasks
+			e.NoDelay, e.Grace = k.NoDelay, k.Grace
+		}
+		next := l.life
+		next.Restart, next.Kill = nil, l.decide(e, l.views())
 		_ = l.commit(next, l.alloc)
 	}
 }

@@ -71,22 +71,27 @@ func plan(tasks []view, l life, in input) decision {
 // next is the alloc's own next operation.
 func next(tasks []view, l life, in input) (op, []string) {
 	others := !slices.ContainsFunc(tasks, func(t view) bool { return !t.dead() && !t.poststop() })
-	all := !slices.ContainsFunc(tasks, func(t view) bool { return !t.over })
+	ending := l.Kill != nil || others
 	switch {
-	case (l.Kill != nil || others) && !in.left:
+	case ending && !in.left:
 		return opPrekill, nil
-	case all:
+	case !slices.ContainsFunc(tasks, func(t view) bool { return !t.over }):
 		return opPostrun, nil
 	case l.Kill != nil && in.held && !others:
 		return opNone, nil
-	case l.Kill != nil || others:
+	}
+	if ending {
 		if t := kills(tasks, l); len(t) > 0 {
 			return opKill, t
 		}
-	case !in.ready:
+	}
+	switch {
+	case ending && (!others || !spares(tasks, l)):
+	case !in.ready: // also for poststop tasks that are still to come
 		if !in.retry && in.durable {
 			return opPrerun, nil
 		}
+	case ending:
 	case l.Restart != nil:
 		if t := moves(tasks, l.Restart); len(t) > 0 && in.durable {
 			return opRestart, t
@@ -136,12 +141,17 @@ func end(tasks []view, l life, in input) *ending {
 	return nil
 }
 
+// spares says that poststop tasks outlive the end: unless a kill names them, or
+// none of the others ever ran, so that there is nothing to clean up.
+func spares(tasks []view, l life) bool {
+	return (l.Kill == nil || !l.Kill.Poststop) &&
+		slices.ContainsFunc(tasks, func(t view) bool { return t.ran && !t.poststop() })
+}
+
 // kills are the tasks to be told to die now: those of the lowest rank that has
-// a living one, as far as they have not been told. Poststop tasks live on, but
-// if none of the others ever ran there is nothing they could clean up.
+// a living one, as far as they have not been told.
 func kills(tasks []view, l life) []string {
-	ran := slices.ContainsFunc(tasks, func(t view) bool { return t.ran && !t.poststop() })
-	spare := ran && (l.Kill == nil || !l.Kill.Poststop)
+	spare := spares(tasks, l)
 	lowest := 4
 	for _, t := range tasks {
 		if !t.gone && !(t.poststop() && spare) {
@@ -175,9 +185,11 @@ func moves(tasks []view, r *restart) []string {
 	return names
 }
 
+// has says whether the task takes part. A fresh lifecycle is everybody's: what
+// has not begun must not begin before its turn either.
 func (r *restart) has(t view) bool {
 	_, ok := r.Tasks[t.name]
-	return ok
+	return ok || r.Fresh && !t.poststop()
 }
 
 // open says whether a task may start. It is asked at every start, also at a
@@ -187,19 +199,12 @@ func open(t view, tasks []view, l life, in input) bool {
 	if !in.durable || t.dead() {
 		return false
 	}
-	if t.poststop() {
-		ran := false
-		for _, o := range tasks {
-			if !o.poststop() {
-				if !o.dead() {
-					return false
-				}
-				ran = ran || o.ran
-			}
-		}
-		return ran && in.left && (l.Kill == nil || !l.Kill.Poststop)
-	}
-	if l.Kill != nil || l.Status.Terminal() || !in.ready || l.Restart != nil && l.Restart.has(t) {
+	switch {
+	case !in.ready:
+		return false
+	case t.poststop():
+		return in.left && spares(tasks, l) && !slices.ContainsFunc(tasks, func(o view) bool { return !o.poststop() && !o.dead() })
+	case l.Kill != nil || l.Status.Terminal() || l.Restart != nil && l.Restart.has(t):
 		return false
 	}
 	switch t.hook {

@@ -129,6 +129,9 @@ func TestPlan(t *testing.T) {
 		{"poststop has nothing to do if nothing ran", "m:main:gone z:stop:new", life{}, gone, "kill z"},
 		{"poststop is left alone by the end", "m:main:ok z:stop:run", kill(CauseStopped), gone, "open z"},
 		{"poststop ends if that is asked for", "m:main:ok z:stop:run", life{Kill: &ending{Poststop: true}}, gone, "kill z"},
+		{"a restored poststop task needs its alloc set up", "m:main:ok z:stop:run", kill(CauseStopped), input{durable: true, left: true}, "prerun"},
+		{"but not before its turn", "m:main:run,told z:stop:new", kill(CauseStopped), input{durable: true, left: true}, ""},
+		{"nor if it has none", "m:main:ok z:stop:run,told", life{Kill: &ending{Poststop: true}}, input{durable: true, left: true}, ""},
 		{"cleanup after all", five("ok", "ok", "ok", "ok", "ok"), life{}, gone, "postrun"},
 		{"but not beside stop hooks", "m:main:ok,late", life{}, gone, ""},
 		{"a task that restarts is asked once", "m:main:run,told n:main:run", again(false, "m", "n"), up, "restart n"},
@@ -166,6 +169,8 @@ func TestPlan(t *testing.T) {
 		{"a kill before anything ran spares nothing", "m:main:gone z:stop:new", kill(CauseKilled), gone, "kill z"},
 
 		// Restart.
+		{"a fresh lifecycle keeps all from starting", "p:pre:ok m:main:wait,moved", again(true, "p"), up, "restart p"},
+		{"also what never began", "p:pre:ok m:main:run q:post:new,moved", again(true, "p", "m"), up, "restart p m"},
 		{"nothing new while the disk fails", five("ok", "run", "new", "new", "new"), life{}, input{ready: true}, ""},
 		{"one task", "m:main:run n:main:run", again(false, "m"), up, "open n; restart m"},
 		{"leader first", "l:leader:run m:main:run s:preside:run", again(false, "l", "m", "s"), up, "restart l"},

@@ -4,6 +4,7 @@
 package allocrunner_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -219,4 +220,45 @@ func TestSignal(t *testing.T) {
 		a.exit("web", 0)
 		a.end(allocrunner.Complete)
 	})
+}
+
+// A main that is just being prepared waits for the lifecycle to come round again.
+func TestRestartAllCatchesWhatIsOnItsWay(t *testing.T) {
+	for name, disturb := range map[string]drivertest.Method{"prestart hooks": "", "prepare": drivertest.Prepare, "start": drivertest.Start} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, spec.JobService, "init:pre web:main")
+				w.lives["init"] = []drivertest.Life{second(5), second(100)}
+				cfg := w.config()
+				if disturb == "" {
+					cfg.Tasks.Hooks = []taskrunner.HookFunc{func(_ *spec.Alloc, task *spec.Task) (taskrunner.AnyHook, error) {
+						return &taskrunner.Hook[struct{}]{Name: "slow", Prestart: func(context.Context, *taskrunner.Request, *struct{}) (c taskrunner.Contribution, err error) {
+							if task.IsMain() {
+								time.Sleep(time.Minute)
+							}
+							return c, nil
+						}}, nil
+					}}
+				}
+				a := w.startWith(cfg)
+				time.Sleep(time.Second)
+				if disturb != "" {
+					w.fake.Slow(disturb, time.Minute)
+				}
+				time.Sleep(20 * time.Second)
+				require.Equal(t, "init=dead web=pending", a.states())
+				if disturb != "" {
+					w.fake.Slow(disturb, 0)
+				}
+				require.NoError(t, a.Restart(t.Context(), allocrunner.RestartRequest{All: true}))
+				time.Sleep(90 * time.Second)
+				require.Equal(t, "init=running web=pending", a.states())
+				time.Sleep(200 * time.Second)
+				require.Equal(t, "init=dead web=running", a.states())
+				require.Equal(t, 2, attempts(w)["init"])
+				require.NoError(t, a.Kill(t.Context(), allocrunner.KillRequest{}))
+				a.end(allocrunner.Complete)
+			})
+		})
+	}
 }

@@ -285,3 +285,37 @@ func TestDetachIsBounded(t *testing.T) {
 		close(release)
 	})
 }
+
+// A poststop task that is still to come finds its alloc set up again; if that
+// fails it fails too.
+func TestPoststopAfterRestore(t *testing.T) {
+	for name, c := range map[string]struct {
+		err    error
+		starts int
+		want   allocrunner.Status
+	}{
+		"good": {nil, 1, allocrunner.Complete},
+		"bad":  {errors.New("no network"), 0, allocrunner.Failed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, spec.JobService, "web:main bye:stop")
+				w.lives["web"] = []drivertest.Life{{Run: drivertest.Forever, Term: 3 * time.Second}}
+				w.lives["bye"] = []drivertest.Life{second(10)}
+				w.hooks = []allocrunner.HookFunc{w.hookOf("h", nil)}
+				a := w.start()
+				require.NoError(t, a.Update(t.Context(), a.newer(stop)))
+				time.Sleep(time.Second)
+				a.detach()
+				w.hooks = []allocrunner.HookFunc{w.hookOf("h", map[string]error{"prerun": c.err})}
+				a = w.start()
+				require.Equal(t, 1, w.count("h.prerun"), "nothing is set up for what is being killed")
+				s := a.end(c.want)
+				require.Equal(t, c.starts, attempts(w)["bye"])
+				require.Equal(t, 2, w.count("h.prerun"))
+				require.Equal(t, c.err != nil, s.Tasks["bye"].Failed)
+				require.False(t, s.Tasks["web"].Failed)
+			})
+		})
+	}
+}
