@@ -67,8 +67,8 @@ func lookup(spec string) (Account, error) {
 func byName(name string) (Account, error) {
 	u, err := user.Lookup(name)
 	if err != nil {
-		n, convErr := strconv.Atoi(name)
-		if convErr != nil || n < 0 {
+		n, convErr := number(name)
+		if convErr != nil {
 			return Account{}, fmt.Errorf("account: user %q: %w", name, err)
 		}
 		if u, err = user.LookupId(name); err != nil {
@@ -76,10 +76,10 @@ func byName(name string) (Account, error) {
 		}
 	}
 	a := Account{Name: u.Username, Home: u.HomeDir}
-	if a.UID, err = strconv.Atoi(u.Uid); err != nil {
+	if a.UID, err = number(u.Uid); err != nil {
 		return a, fmt.Errorf("account: user %q has no numeric id here (%s)", name, u.Uid)
 	}
-	if a.GID, err = strconv.Atoi(u.Gid); err != nil {
+	if a.GID, err = number(u.Gid); err != nil {
 		return a, fmt.Errorf("account: user %q has no numeric group here (%s)", name, u.Gid)
 	}
 	ids, err := u.GroupIds()
@@ -87,7 +87,7 @@ func byName(name string) (Account, error) {
 		return a, fmt.Errorf("account: groups of %q: %w", name, err)
 	}
 	for _, id := range ids {
-		if n, err := strconv.Atoi(id); err == nil {
+		if n, err := number(id); err == nil {
 			a.Groups = append(a.Groups, n)
 		}
 	}
@@ -95,12 +95,22 @@ func byName(name string) (Account, error) {
 }
 
 func gid(group string) (int, error) {
-	if n, err := strconv.Atoi(group); err == nil && n >= 0 {
+	if n, err := number(group); err == nil {
 		return n, nil
 	}
 	g, err := user.LookupGroup(group)
 	if err != nil {
 		return 0, fmt.Errorf("account: group %q: %w", group, err)
 	}
-	return strconv.Atoi(g.Gid)
+	return number(g.Gid)
+}
+
+// number reads a uid or gid. The kernel's have 32 bits, and what is beyond would
+// come out as another one, such as root's; the last means "leave it as it is".
+func number(s string) (int, error) {
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err == nil && n == 1<<32-1 {
+		err = strconv.ErrRange
+	}
+	return int(n), err
 }

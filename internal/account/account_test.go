@@ -25,7 +25,7 @@ func TestLookup(t *testing.T) {
 		require.NoError(t, err, tc.in)
 		require.Equal(t, []int{tc.uid, tc.gid}, []int{a.UID, a.GID}, tc.in)
 	}
-	for _, in := range []string{"", "no-such-user", "-1", "root:no-such-group"} {
+	for _, in := range []string{"", "no-such-user", "-1", "root:no-such-group", "4294967295", "4294967296", "0:4294967296"} {
 		_, err := b.Lookup(in)
 		require.Error(t, err, in)
 	}
