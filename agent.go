@@ -213,14 +213,16 @@ func (a *Agent) begin(ctx context.Context) {
 	}
 }
 
-// tidy leaves nothing of an agent that holds nothing any more.
+// tidy leaves nothing of an agent of which nothing runs any more but its files.
 func (a *Agent) tidy(ctx context.Context) {
 	a.runnerOf.mu.Lock()
-	empty := len(a.runnerOf.entries) == 0
-	a.runnerOf.mu.Unlock()
-	if !empty {
-		return
+	for _, e := range a.runnerOf.entries {
+		if e.runner != nil && !e.over.Load() {
+			a.runnerOf.mu.Unlock()
+			return
+		}
 	}
+	a.runnerOf.mu.Unlock()
 	if a.private != "" {
 		if err := allocdir.UnmountPrivate(ctx, a.private); err != nil {
 			a.log.Warn("private directory stays mounted", "error", err)

@@ -69,9 +69,9 @@ job "hello" {
     }
 
     task "watch" {
-      # A sidecar is started before the main tasks and, if it ends, started again;
-      # when they are done it is stopped: first kill_signal, after kill_timeout
-      # SIGKILL.
+      # A prestart sidecar starts together with the other prestart tasks, and the
+      # main tasks wait until it runs. If it ends it is started again. When the main
+      # tasks are done it is stopped: kill_signal first, SIGKILL after kill_timeout.
       lifecycle {
         hook    = "prestart"
         sidecar = true
@@ -83,8 +83,10 @@ job "hello" {
         command = "/bin/sh"
         args = ["-c", <<-EOF
           trap 'echo "the party is over"; exit 0' TERM
+          # Prestart tasks start together: prepare may not be done yet.
+          until [ -s $NOMAD_ALLOC_DIR/data/guests ]; do sleep 0.1; done
           while :; do
-            echo "watching over $(wc -l < $NOMAD_ALLOC_DIR/data/guests) guests"
+            echo "$(ls $NOMAD_ALLOC_DIR/data | wc -l) file(s) in the shared directory"
             sleep 1
           done
         EOF
