@@ -192,6 +192,20 @@ func (r *AllocRunner) Run(ctx context.Context) error {
 // Done is closed when Run has returned.
 func (r *AllocRunner) Done() <-chan struct{} { return r.done }
 
+// AwaitRestored blocks until each task of an earlier Run was looked for (see
+// taskrunner.TaskRunner.Restored), Run has returned or ctx has ended.
+func (r *AllocRunner) AwaitRestored(ctx context.Context) {
+	for _, t := range r.tasks {
+		select {
+		case <-t.Restored():
+		case <-r.done:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // Snapshot returns the latest published state. It never blocks.
 func (r *AllocRunner) Snapshot() Snapshot { return r.pub.Load().Snapshot }
 

@@ -121,11 +121,15 @@ func (l *loop) publish() {
 	}
 	l.r.pub.Store(&published{s, make(chan struct{})})
 	close(old.changed)
-	if f := l.r.cfg.Observe; f != nil {
-		l.r.contain("Observe", func() { f(s) })
-	}
+	l.observe(s)
 	if f := l.r.cfg.Trace.Transition; f != nil {
 		l.r.contain("Trace", func() { f(old.Snapshot, s) })
+	}
+}
+
+func (l *loop) observe(s Snapshot) {
+	if f := l.r.cfg.Observe; f != nil {
+		l.r.contain("Observe", func() { f(s) })
 	}
 }
 

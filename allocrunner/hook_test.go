@@ -371,6 +371,7 @@ func TestWatch(t *testing.T) {
 		a.end(allocrunner.Complete)
 		require.Equal(t, a.Snapshot().Rev, observed[len(observed)-1])
 		require.IsIncreasing(t, observed)
+		require.Equal(t, uint64(1), observed[0], "what Run begins with")
 		require.Error(t, a.Run(t.Context()), "once")
 	})
 }

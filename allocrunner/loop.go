@@ -79,6 +79,7 @@ func newLoop(r *AllocRunner) *loop {
 }
 
 func (l *loop) run(ctx context.Context) error {
+	l.observe(l.r.Snapshot())
 	if l.life.Done {
 		return nil
 	}
@@ -415,6 +416,9 @@ func (l *loop) detach(ctx context.Context) error {
 	l.endBackground(work)
 	if err := l.r.hooks.run(bounded, shutdown, l.r.request(l.alloc)); err != nil {
 		l.r.log.Error("shutdown hooks failed", "error", err)
+	}
+	if !l.durable {
+		_ = l.commit(l.life, l.alloc) // a last try
 	}
 	l.publish()
 	return context.Cause(ctx)

@@ -47,7 +47,7 @@ func (cfg Config) stage(t testing.TB) *stage {
 	s := &stage{t: t, alloc: cfg.Alloc, hooks: []allocrunner.HookFunc{hook}, left: left, mem: state.Memory()}
 	s.fake = &drivertest.Fake{Script: cfg.Script}
 	if s.alloc == nil {
-		s.alloc = &spec.Alloc{ID: "alloc", JobID: "job", Group: "group", Tasks: []spec.Task{{Name: "main", Driver: "fake"}}}
+		s.alloc = &spec.Alloc{ID: "test", JobID: "job", Group: "group", Tasks: []spec.Task{{Name: "main", Driver: "fake"}}}
 	}
 	return s
 }
@@ -175,12 +175,13 @@ func (s *stage) try(err error) {
 // checks that nothing is left of it.
 func (s *stage) over(want allocrunner.Status) {
 	s.t.Helper()
-	for !s.destroyed() {
+	var err error
+	for tries := 0; !s.destroyed(); tries++ {
+		if now := s.Snapshot(); tries > 100 || err != nil && !s.met() {
+			s.t.Fatalf("the alloc does not go away: it is %s (%s), done: %v, destroyed: %v", now.Status, now.Description, now.Done, err)
+		}
 		if s.Snapshot().Done {
-			err := s.Destroy(s.t.Context())
-			if err != nil && !s.met() {
-				s.t.Fatalf("Destroy: %v", err)
-			}
+			err = s.Destroy(s.t.Context())
 		}
 		if !s.destroyed() {
 			s.crashed(time.Minute)
