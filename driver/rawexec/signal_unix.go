@@ -35,6 +35,6 @@ func signalByName(name string) (syscall.Signal, error) {
 	if sig, ok := all[strings.TrimPrefix(strings.ToUpper(name), "SIG")]; ok {
 		return sig, nil
 	}
-	return 0, fmt.Errorf("%w %q: known are %s (with or without SIG)", driver.ErrUnknownSignal, name,
-		strings.Join(slices.Sorted(maps.Keys(all)), ", "))
+	return 0, fmt.Errorf("%w %q: known are SIG%s (also without SIG)", driver.ErrUnknownSignal, name,
+		strings.Join(slices.Sorted(maps.Keys(all)), ", SIG"))
 }
