@@ -179,7 +179,10 @@ func restarted(before api.Alloc, task string, all bool) func(*api.Alloc) (bool, 
 			if !ok {
 				continue
 			}
-			if again := t.Attempt > attempt && (t.Phase == "running" || t.ExitCode != nil || t.State == "dead"); again {
+			if t.State == "dead" && t.Failed {
+				return false, fmt.Errorf("task %s did not come back: %s: see nodekeep inspect %s", t.Name, t.Reason, al.ID)
+			}
+			if t.Attempt > attempt+1 || t.Attempt > attempt && t.State != "pending" {
 				continue
 			}
 			open++
