@@ -217,7 +217,7 @@ func (a *Agent) begin(ctx context.Context) {
 func (a *Agent) tidy(ctx context.Context) {
 	a.runnerOf.mu.Lock()
 	for _, e := range a.runnerOf.entries {
-		if e.runner != nil && !e.over.Load() {
+		if !e.over() {
 			a.runnerOf.mu.Unlock()
 			return
 		}

@@ -71,14 +71,13 @@ func (a *Agent) collectOnce(ctx context.Context, keep int) error {
 	return errors.Join(errs...)
 }
 
-// victims are the allocs to collect: only those whose runner has returned, so
-// that no process or mount of theirs is left.
+// victims are the allocs to collect: only those of which no process is left.
 func (a *Agent) victims(keep int) (out []*entry) {
 	a.runnerOf.mu.Lock()
 	var over []*entry
 	for _, e := range a.runnerOf.entries {
 		switch {
-		case e.runner == nil || !e.over.Load():
+		case e.runner == nil || !e.over():
 		case e.unwanted.Load():
 			out = append(out, e)
 		default:
@@ -106,6 +105,11 @@ func (a *Agent) bury(ctx context.Context, e *entry) error {
 		r.mu.Lock()
 		r.gone[e.id] = t
 		r.mu.Unlock()
+	}
+	select {
+	case <-e.runner.Done(): // at once: it is over
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 	if err := e.runner.Destroy(ctx); err != nil {
 		return err

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,11 +30,11 @@ type entry struct {
 	runner *allocrunner.AllocRunner
 	fixed  AllocStatus
 
-	restored chan struct{} // closed at the runner's first word
-	once     sync.Once
-	over     atomic.Bool // the runner has returned nil
 	unwanted atomic.Bool // left the desired list: to be collected once it is over
 }
+
+// over says that nothing of the alloc runs any more and nothing will.
+func (e *entry) over() bool { return e.runner == nil || e.runner.Snapshot().Done }
 
 func (e *entry) status() AllocStatus {
 	if e.runner == nil {
@@ -97,7 +96,7 @@ func scopeName(p place, allocID string) (name string, own bool) {
 
 // build makes the entry of an alloc with its runner; it starts nothing.
 func (a *Agent) build(al *spec.Alloc, p place) (*entry, error) {
-	e := &entry{id: al.ID, place: p, restored: make(chan struct{})}
+	e := &entry{id: al.ID, place: p}
 	var err error
 	e.dir, err = allocdir.New(allocdir.Config{Root: a.allocRoot(), AllocID: al.ID, Private: a.private, Log: a.log})
 	if err != nil {
@@ -128,7 +127,7 @@ func (a *Agent) build(al *spec.Alloc, p place) (*entry, error) {
 			FirstContact: a.contactFor(al), MaxKillTimeout: a.cfg.MaxKillTimeout,
 		},
 		ScopePerTask: p.Scope == ScopeTask,
-		Observe:      func(allocrunner.Snapshot) { e.once.Do(func() { close(e.restored) }); a.changed.ring() },
+		Observe:      func(allocrunner.Snapshot) { a.changed.ring() },
 		RecordTask: func(tx state.Tx, task string, old, now taskrunner.Snapshot) error {
 			return a.journal.append(tx, al.ID, task, old.Seq, now.Events)
 		},
@@ -154,12 +153,9 @@ func (a *Agent) contactFor(al *spec.Alloc) <-chan struct{} {
 // launch runs the entry's runner until it is over or the agent lets go.
 func (a *Agent) launch(ctx context.Context, e *entry) {
 	a.runnerOf.wg.Go(func() {
-		e.once.Do(func() { close(e.restored) })
 		err := e.runner.Run(ctx)
-		e.once.Do(func() { close(e.restored) })
 		switch {
 		case err == nil:
-			e.over.Store(true)
 			a.changed.ring()
 			a.nudge()
 		case ctx.Err() == nil:

@@ -168,8 +168,9 @@ func (a *Agent) erase(ctx context.Context, id string) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// restore starts all runners side by side and waits for the first word of each:
-// what was running is found again by then, or known to be lost.
+// restore starts all runners side by side and waits until their
+// tasks were looked for: what was running is found again by then, or known to be
+// lost.
 func (a *Agent) restore(ctx context.Context) {
 	a.runnerOf.mu.Lock()
 	var all []*entry
@@ -183,13 +184,11 @@ func (a *Agent) restore(ctx context.Context) {
 		a.launch(ctx, e)
 	}
 	for _, e := range all {
-		select {
-		case <-e.restored:
-			s := e.status()
-			a.log.Info("alloc restored", "alloc_id", e.id, "status", s.Status, "tasks", phases(s))
-		case <-ctx.Done():
+		if e.runner.AwaitRestored(ctx); ctx.Err() != nil {
 			return
 		}
+		s := e.status()
+		a.log.Info("alloc restored", "alloc_id", e.id, "status", s.Status, "tasks", phases(s))
 	}
 }
 

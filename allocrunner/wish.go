@@ -40,6 +40,7 @@ func (l *loop) kill(req KillRequest) error {
 		}
 		next.Kill = &k
 	}
+	l.gates(nil) // whoever is answered may rely on it: nothing starts any more
 	return notDurable(l.commit(next, l.alloc))
 }
 
@@ -114,6 +115,7 @@ func (l *loop) update(a *spec.Alloc) error {
 	l.alloc = a // decide reads its reason
 	if e := end(tasks, next, input{stop: true}); e != nil {
 		next.Kill, next.Restart = l.decide(*e, tasks), nil
+		l.gates(nil) // as in kill
 	}
 	return notDurable(l.commit(next, a))
 }

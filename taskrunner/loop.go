@@ -27,6 +27,7 @@ var (
 // more now, or start the next one; then wait for a result, a request, a change
 // outside or the earliest of all deadlines.
 type loop struct {
+	looked bool // r.restored is closed
 	journal
 	r       *TaskRunner
 	snap    Snapshot // as it is, on disk or not
@@ -85,7 +86,12 @@ func (l *loop) run(ctx context.Context) error {
 			if !l.bound.IsZero() {
 				return context.Cause(ctx)
 			}
-			switch o := next(l.snap, l.facts()); {
+			o := next(l.snap, l.facts())
+			if o != opRecover && !l.looked {
+				l.looked = true
+				close(l.r.restored)
+			}
+			switch {
 			case o == opNone && l.flushAt.IsZero():
 				return nil
 			case o == opNone:
@@ -99,7 +105,11 @@ func (l *loop) run(ctx context.Context) error {
 			}
 		}
 		l.preempt()
-		timer.Reset(l.alarm())
+		if d, ok := l.alarm(); ok {
+			timer.Reset(d)
+		} else {
+			timer.Stop() // an idle task wakes nobody up
+		}
 		select {
 		case f := <-l.r.cmds:
 			f(l)
@@ -349,13 +359,17 @@ func (l *loop) due() {
 	}
 }
 
-// alarm is how long the loop may sleep.
-func (l *loop) alarm() time.Duration {
+// alarm is how long the loop may sleep; false: until something happens.
+func (l *loop) alarm() (d time.Duration, ok bool) {
 	now := time.Now()
-	d := time.Hour
+	after := func(left time.Duration) {
+		if !ok || left < d {
+			d, ok = max(0, left), true
+		}
+	}
 	until := func(at time.Time) {
 		if !at.IsZero() {
-			d = min(d, max(0, at.Sub(now)))
+			after(at.Sub(now))
 		}
 	}
 	if !l.isDurable() {
@@ -367,7 +381,7 @@ func (l *loop) alarm() time.Duration {
 		until(l.redoAt)
 	}
 	if left := l.snap.Backoff.Left(l.r.cfg.Clock.Now()); left > 0 && l.snap.Phase == Pending {
-		d = min(d, left)
+		after(left)
 	}
 	if l.cur != nil {
 		until(l.cur.abandonAt)
@@ -375,5 +389,5 @@ func (l *loop) alarm() time.Duration {
 			until(l.bound.Add(-lateness))
 		}
 	}
-	return d
+	return d, ok
 }

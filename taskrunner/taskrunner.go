@@ -68,6 +68,7 @@ type TaskRunner struct {
 	poke     chan struct{} // 1-buffered: look again
 	cmds     chan func(*loop)
 	done     chan struct{}
+	restored chan struct{} // closed once what an earlier runner left was looked for
 	pub      atomic.Pointer[published]
 }
 
@@ -86,12 +87,13 @@ func New(cfg Config) (*TaskRunner, error) {
 	}
 	cfg.setDefaults()
 	r := &TaskRunner{
-		cfg:  cfg,
-		path: state.Path{"v1", "alloc", cfg.Alloc.ID, "task-" + cfg.Task},
-		log:  cfg.Log.With("alloc_id", cfg.Alloc.ID, "task", cfg.Task),
-		poke: make(chan struct{}, 1),
-		cmds: make(chan func(*loop)),
-		done: make(chan struct{}),
+		cfg:      cfg,
+		path:     state.Path{"v1", "alloc", cfg.Alloc.ID, "task-" + cfg.Task},
+		log:      cfg.Log.With("alloc_id", cfg.Alloc.ID, "task", cfg.Task),
+		poke:     make(chan struct{}, 1),
+		cmds:     make(chan func(*loop)),
+		done:     make(chan struct{}),
+		restored: make(chan struct{}),
 	}
 	r.gate.Store(!cfg.Gated)
 	var err error
@@ -145,6 +147,11 @@ func (r *TaskRunner) Watch(ctx context.Context) iter.Seq[Snapshot] {
 
 // Done is closed when Run has returned.
 func (r *TaskRunner) Done() <-chan struct{} { return r.done }
+
+// Restored is closed once Run has looked for the task of an earlier runner: it
+// was recovered, found lost, or could not be asked for yet. Where there was none
+// that is at once.
+func (r *TaskRunner) Restored() <-chan struct{} { return r.restored }
 
 // SetGate lets a pending task start, or holds the next start back. It never
 // blocks, does nothing to a task that has been started, and may be called before
