@@ -12,7 +12,13 @@ import (
 )
 
 // The language. A block that this version learns to run gets a table of its own
-// and leaves the list of what comes later; nothing else knows block names.
+// and leaves the list of what comes later; nothing else knows block names. The
+// tables are never changed.
+//
+// The field of an argument is its path in spec.Alloc where that differs from its
+// name. It has one purpose: what spec.Validate finds wrong is shown at the line
+// it is written on. So ranges, enumerations and whatever concerns more than one
+// field are judged there and not here.
 
 var (
 	jobMeta, jobMetaBlock     = texts("meta", func(j *Job) *map[string]string { return &j.Meta })
@@ -169,6 +175,8 @@ func setJobType(p *parser, in *input, j *Job) {
 	}
 }
 
+// decodeGroup reads a group. Its restart block is not part of an alloc: it is
+// where its tasks begin, and where the job's type decides the defaults.
 func decodeGroup(p *parser, b *hclsyntax.Block, _ string, j *Job) {
 	path := fmt.Sprintf("groups[%d].", len(j.Groups))
 	p.where[path] = place{b.Type, b.DefRange()}
@@ -189,6 +197,8 @@ func decodeGroup(p *parser, b *hclsyntax.Block, _ string, j *Job) {
 	}
 }
 
+// decodeTask reads a task. It starts with its group's restart policy, which its
+// own restart block changes argument by argument.
 func decodeTask(p *parser, b *hclsyntax.Block, path string, g *Group) {
 	path = fmt.Sprintf("%stasks[%d].", path, len(g.Tasks))
 	p.where[path] = place{b.Type, b.DefRange()}

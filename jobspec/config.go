@@ -50,6 +50,8 @@ func join(path, name string) string {
 	return path + "." + name
 }
 
+// body is a body as an object. A path is the keys and indices that lead to a
+// value in the JSON, joined by dots; an origin is the first place that wrote it.
 func (c *config) body(b *hclsyntax.Body, path string) map[string]any {
 	out := map[string]any{}
 	for _, a := range inOrder(b.Attributes) {

@@ -47,7 +47,9 @@ type input struct {
 }
 
 // decode reads b into to. path is where in spec the block's fields are, with the
-// dot that ends it.
+// dot that ends it. Faults are collected and do not stop it, so that a file's
+// faults are told all at once; what is wrong keeps the value it had in to.
+// Arguments come before blocks: what a block takes over is there.
 func decode[T any](p *parser, t *blockType[T], b *hclsyntax.Body, path string, to *T) {
 	var names []string
 	for name := range t.attrs {
@@ -122,7 +124,8 @@ func (p *parser) invalid(in *input, format string, args ...any) {
 	p.diags.add(in.where, "Invalid value for "+in.name, format, args...)
 }
 
-// text is the value as a string in the form f, if it can be one.
+// text is the value as a string in the form f, if it can be one. Numbers and
+// booleans can: people write ports and flags without quotes.
 func (p *parser) text(in *input, f form) (string, bool) {
 	v, err := convert.Convert(in.value, cty.String)
 	if err != nil || v.IsNull() {
@@ -141,7 +144,7 @@ func (p *parser) text(in *input, f form) (string, bool) {
 	return f.encode(s), true
 }
 
-// kind says what a value is.
+// kind says what a value is, in words that stand in a job file.
 func kind(v cty.Value) string {
 	switch t := v.Type(); {
 	case v.IsNull():
@@ -180,7 +183,9 @@ func boolean[T any](field string, to func(*T) *bool) attr[T] {
 	}}
 }
 
-// whole is a whole number of least or more, in units of unit.
+// whole is a whole number of least or more, in units of unit. A least of 1 keeps
+// a 0 that someone wrote from becoming spec's default. Texts that are numbers are
+// accepted: count = "3". The upper bound keeps n*unit inside an int64.
 func whole[T any, N int | int64](field string, least int64, unit N, to func(*T) *N) attr[T] {
 	return attr[T]{field, func(p *parser, in *input, t *T) {
 		v, err := convert.Convert(in.value, cty.Number)
@@ -202,7 +207,8 @@ func whole[T any, N int | int64](field string, least int64, unit N, to func(*T) 
 }
 
 // duration is a text such as "30s". zero stands in for 0 where spec takes 0 for
-// its default.
+// its default. A bare number is refused rather than guessed at: some would mean
+// seconds by it.
 func duration[T any](field string, zero time.Duration, to func(*T) *time.Duration) attr[T] {
 	return attr[T]{field, func(p *parser, in *input, t *T) {
 		if in.value.Type() == cty.Number {
@@ -242,7 +248,9 @@ func words[T any](field string, to func(*T) *[]string) attr[T] {
 	}}
 }
 
-// texts is an argument or a block of names and texts, such as env and meta.
+// texts is an argument or a block of names and texts, such as env and meta. Both
+// forms may be there, also repeatedly: the last one that sets a name wins. Names
+// that are no identifiers, such as "dashed-name.x", need the form with "=".
 func texts[T any](name string, to func(*T) *map[string]string) (attr[T], child[T]) {
 	set := func(p *parser, in *input, t *T) {
 		if !in.value.Type().IsObjectType() && !in.value.Type().IsMapType() {

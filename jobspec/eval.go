@@ -19,6 +19,16 @@ import (
 // local) are replaced by their values; all others belong to run time: inside a
 // string they stay, as text. An expression that mixes both keeps its text with
 // the values put in: "${attr.x == var.y}" becomes "${attr.x == "z"}".
+//
+//	"${var.v}-x"                  "val-x"
+//	"${NOMAD_TASK_DIR}/${var.v}"  "${NOMAD_TASK_DIR}/val"
+//	node.class                    "${node.class}"
+//	["a", node.class]             ["a", "${node.class}"]
+//	var.ok ? node.class : "none"  the branch that var.ok chooses
+//	attr.n > var.v ? 1 : 2        "${attr.n > "val" ? 1 : 2}"
+//
+// Only a loop cannot wait: driverconfig refuses one, as it could run for ever
+// where it must not.
 type evaluator struct {
 	diags *diagnostics
 	ctx   *hcl.EvalContext
@@ -60,7 +70,9 @@ func known(v cty.Value) string {
 }
 
 // value evaluates x, which stands in nothing but lists and objects. What it
-// cannot evaluate is reported and null.
+// cannot evaluate is reported and null: callers look whether something was
+// reported before they use the value. References to run time are marked as ref
+// does; whoever writes the value out encodes them.
 func (e *evaluator) value(x hclsyntax.Expression) cty.Value { return e.eval(x, false) }
 
 // eval is value, for an expression inside a string if quoted is set.
@@ -150,7 +162,9 @@ func (e *evaluator) text(b *strings.Builder, v cty.Value, r hcl.Range) {
 	}
 }
 
-// loop evaluates a for expression over values of the file whose results are not.
+// loop evaluates a for expression over values of the file whose results are not:
+// [for p in var.paths : "${NOMAD_TASK_DIR}/${p}"]. What hcl itself would evaluate
+// never gets here.
 func (e *evaluator) loop(x *hclsyntax.ForExpr, quoted bool) cty.Value {
 	coll := e.eval(x.CollExpr, true)
 	if coll.IsNull() || !coll.CanIterateElements() {
@@ -207,7 +221,8 @@ func (e *evaluator) object(x *hclsyntax.ObjectConsExpr, quoted bool) cty.Value {
 	return cty.ObjectVal(values)
 }
 
-// branch evaluates the branch that a condition of the file chooses.
+// branch evaluates the branch that a condition of the file chooses, and that one
+// only: unlike in HCL, the two need not have one type.
 func (e *evaluator) branch(x *hclsyntax.ConditionalExpr, quoted bool) cty.Value {
 	cond, err := convert.Convert(e.eval(x.Condition, true), cty.Bool)
 	if err != nil || cond.IsNull() {
@@ -236,7 +251,8 @@ func (e *evaluator) bare(x hclsyntax.Expression) bool {
 	return true
 }
 
-// source is the text of x with the file's names replaced by their values.
+// source is the text of x with the file's names replaced by their values, from
+// the end so that offsets in front stay right.
 func (e *evaluator) source(x hclsyntax.Expression) string {
 	r := x.Range()
 	src := e.diags.sources[r.Filename]

@@ -4,17 +4,38 @@
 // Package jobspec reads job files: HCL2 with the block names that Nomad's users
 // know, for what this version can run. All else is an error that shows the line.
 //
-//	variable, locals ──▶ values of var.… and local.…
-//	job "web" {                              one per file
-//	  type, datacenters, region, namespace, meta, …
-//	  group "api" {                          one alloc for each of its count
-//	    count, restart, shutdown_delay, ephemeral_disk, meta
-//	    task "server" {
-//	      driver, config {…}, env, resources, restart, lifecycle, logs, …
+//	variable "x" { type, default, description }     then var.x
+//	locals { y = … }                                then local.y
 //
-// What is known only at run time, ${node.class} or ${NOMAD_TASK_DIR}, stays in
-// texts as it is written: taskenv and driverconfig fill it in where the task
-// runs. $${x} is the text ${x} there. var.… and local.… are filled in here.
+//	job "web" {                one per file
+//	  type                     service (default), batch, system, sysbatch
+//	  id, name, namespace, region, datacenters, priority, meta
+//	  group "api" {            one alloc for each of its count
+//	    count, shutdown_delay, meta, ephemeral_disk { size }
+//	    restart { attempts, interval, delay, mode }      for tasks that have none
+//	    task "server" {
+//	      driver, user, leader, kill_timeout, kill_signal, shutdown_delay
+//	      config { … }         the driver's: any names, any blocks
+//	      env, meta            a block or = { … }
+//	      resources { cpu, cores, memory, memory_max, secrets }
+//	      restart { … }        over the group's, one by one
+//	      lifecycle { hook, sidecar }
+//	      logs { max_files, max_file_size, disabled }
+//	    }
+//	  }
+//	}
+//
+// Names are of two times. var.… and local.… are values of the file and are filled
+// in here. All others, ${node.class} or ${NOMAD_TASK_DIR}, are known only where
+// the task runs: in config, env, meta and user they stay in the text as they are
+// written, and taskenv and driverconfig fill them in. $${x} is the text ${x} there.
+// Where a fixed value is needed, a name of run time is an error.
+//
+// Values from outside are for people to set: a variable's default is weaker than
+// NOMAD_VAR_x in the environment, that than a variable file, that than Vars. They
+// are never read as templates: a ${x} in one is text.
+//
+// Functions, dynamic blocks and files in JSON are not part of this version.
 package jobspec
 
 import (

@@ -29,7 +29,10 @@ type variable struct {
 }
 
 // variables reads the variable blocks and gives each its value. From weak to
-// strong: default, environment, variable files in their order, Vars.
+// strong: default, environment, variable files in their order, Vars. A name that
+// the file does not declare is an error, for it is most likely misspelt; but in
+// the environment, which is shared with other jobs. A variable whose value was
+// refused is not reported as missing too.
 func (p *parser) variables(blocks hclsyntax.Blocks) cty.Value {
 	vars := map[string]*variable{}
 	for _, b := range blocks {
@@ -106,7 +109,8 @@ func (p *parser) variable(b *hclsyntax.Block) *variable {
 	return v
 }
 
-// assign gives v a value from outside a file.
+// assign gives v a value from outside a file: a text as it is where v is declared
+// as string or without a type, else an expression of HCL, such as ["a", "b"].
 func (p *parser) assign(v *variable, from, text string) {
 	p.diags.source(from, []byte(text))
 	if v.wrong = !p.diags.check(from, []byte(text)); v.wrong {
@@ -136,6 +140,7 @@ func (p *parser) constant(v *variable, x hclsyntax.Expression) {
 	}
 }
 
+// set gives v a value, as its type.
 func (p *parser) set(v *variable, value cty.Value, r hcl.Range) {
 	value, err := convert.Convert(value, v.typ)
 	if err != nil {

@@ -12,7 +12,11 @@
 // Templates may use any HCL expression but no function: ${attr.cpu.arch},
 // ${node.class == "x" ? 1 : 2}. A template that is one expression keeps the
 // expression's type, and types are converted as the schema asks, so "8" is a
-// number where one is wanted. $${x} is the text ${x}.
+// number where one is wanted. $${x} is the text ${x}. Every name must be known:
+// a driver is never started with a configuration that has a hole in it.
+//
+// Jobs come from people the node need not trust, and configs are evaluated in the
+// agent: bound.go says what one may cost.
 package driverconfig
 
 import (
@@ -70,7 +74,8 @@ func Eval(schema *driver.Schema, raw json.RawMessage, origin map[string]spec.Ori
 }
 
 // Validate checks what can be checked before variables are known: names,
-// structure, and the types of everything that depends on none. It is pure.
+// structure, and the types of everything that depends on none. It is pure. It
+// refuses nothing that Eval would accept for every value of the variables.
 func Validate(schema *driver.Schema, raw json.RawMessage, origin map[string]spec.Origin) error {
 	f := &faults{origin: origin}
 	_, err := f.decode(schema, raw, func(roots map[string]bool) map[string]cty.Value {

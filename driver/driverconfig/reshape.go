@@ -54,7 +54,8 @@ func (f *faults) add(path []string, problem string) {
 	f.errs = append(f.errs, e)
 }
 
-// read decodes raw, which is an object or nothing.
+// read decodes raw, which is an object or nothing. Numbers stay as they are
+// written; of a name that is there twice the last one counts, as in all JSON here.
 func (f *faults) read(raw json.RawMessage) map[string]any {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		return map[string]any{}
@@ -132,7 +133,9 @@ func (fl *field) attr(v any) any {
 	return v
 }
 
-// block is v as a list of bodies, below labels more levels of names.
+// block is v as a list of bodies, below labels more levels of names. How many of
+// them are allowed hcldec judges; that there is one Block only is said here, as its
+// own message would point into JSON nobody wrote.
 func (f *faults) block(fl *field, v any, path []string, labels int) any {
 	list, ok := v.([]any)
 	if !ok {
@@ -180,18 +183,37 @@ func (f *faults) diagnostics(src []byte, diags hcl.Diagnostics) {
 		if d.Detail != "" {
 			text += ": " + d.Detail
 		}
-		if d.Expression != nil {
-			var names []string
-			for _, v := range d.Expression.Variables() {
-				names = append(names, "${"+traversal(v)+"}")
-			}
-			slices.Sort(names)
-			if names = slices.Compact(names); len(names) > 0 {
-				text += " (in " + strings.Join(names, ", ") + ")"
-			}
+		used, unknown := f.names(d.Expression)
+		switch {
+		case len(unknown) > 0 && (d.Summary == "Unknown variable" || d.Summary == "Unsupported attribute"):
+			text = strings.Join(unknown, ", ") + " is not known when the task starts; $${…} is the text ${…}"
+		case len(used) > 0:
+			text += " (in " + strings.Join(used, ", ") + ")"
 		}
 		f.add(path, text)
 	}
+}
+
+// names returns the names that an expression uses, and those of them that nobody
+// knows, both as they are written in templates.
+func (f *faults) names(x hcl.Expression) (used, unknown []string) {
+	if x == nil {
+		return nil, nil
+	}
+	for _, v := range x.Variables() {
+		name := traversal(v)
+		used = append(used, "${"+name+"}")
+		_, known := f.vars[name]
+		for n := range f.vars {
+			known = known || strings.HasPrefix(n, name+".")
+		}
+		if !known {
+			unknown = append(unknown, "${"+name+"}")
+		}
+	}
+	slices.Sort(used)
+	slices.Sort(unknown)
+	return slices.Compact(used), slices.Compact(unknown)
 }
 
 // traversal writes a name as it stands among flat names: a.b.0.

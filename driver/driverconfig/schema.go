@@ -17,7 +17,9 @@ import (
 	"github.com/zclconf/go-cty/cty/convert"
 )
 
-// field is what may be written under one name in a body.
+// field is what may be written under one name in a body. A schema nests by what
+// comes out of it, fields by what is written: the attributes of an Object below an
+// Object stand in one body.
 type field struct {
 	kind   driver.SchemaKind // Attr or one of the block kinds
 	typ    cty.Type          // Attr
@@ -25,7 +27,8 @@ type field struct {
 	labels int               // BlockMap
 }
 
-// compiler turns a schema into hcldec's form and collects its faults.
+// compiler turns a schema into hcldec's form and collects its faults. Nothing is
+// kept: a schema is small, and a cache would outlive the driver that sent it.
 type compiler struct{ errs []error }
 
 // compile returns the spec and the names that a config may use at the top.
@@ -134,6 +137,7 @@ func (c *compiler) defaulted(s *driver.Schema, key string, fields map[string]*fi
 	return &hcldec.DefaultSpec{Primary: primary, Default: def}
 }
 
+// typ reads a type such as "list(map(string))"; "any" is one.
 func (c *compiler) typ(text, at string) cty.Type {
 	expr, diags := hclsyntax.ParseExpression([]byte(text), "type", hcl.InitialPos)
 	if diags.HasErrors() {
@@ -148,6 +152,7 @@ func (c *compiler) typ(text, at string) cty.Type {
 	return t
 }
 
+// literal reads a constant such as "true", "\"x\"" or "null".
 func (c *compiler) literal(text, at string) cty.Value {
 	expr, diags := hclsyntax.ParseExpression([]byte(text), "literal", hcl.InitialPos)
 	if diags.HasErrors() {
