@@ -1,6 +1,8 @@
 // Copyright (c) nodekeep authors
 // SPDX-License-Identifier: MPL-2.0
 
+//go:build linux
+
 // Command bench measures the whole product: an agent in a process of its own,
 // bbolt on disk with fsync, logs on, real tasks. It prints one JSON object per
 // figure and then a table. A figure with a physical limit is measured beside
