@@ -19,6 +19,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -122,9 +123,10 @@ func (b *bench) add(name, unit string, n int, limit float64, samples ...float64)
 
 // agent is a running node.
 type agent struct {
-	cmd *exec.Cmd
-	in  *bufio.Writer
-	out lines
+	cmd   *exec.Cmd
+	stdin io.Closer
+	in    *bufio.Writer
+	out   lines
 }
 
 // start runs a node and waits until it is ready; it returns how many allocs run.
@@ -144,6 +146,7 @@ func (b *bench) start(scope, exe, data, run string) (*agent, int, error) {
 	if err != nil {
 		return nil, 0, err
 	}
+	a.stdin = in
 	a.in, a.out = bufio.NewWriter(in), lines{bufio.NewScanner(out)}
 	a.out.s.Buffer(nil, 1<<20)
 	if err := a.cmd.Start(); err != nil {
@@ -173,6 +176,12 @@ func (a *agent) number(cmd string) (float64, error) {
 	return strconv.ParseFloat(s, 64)
 }
 
+// close lets the agent go in order; kill does not.
+func (a *agent) close() {
+	_ = a.stdin.Close()
+	_ = a.cmd.Wait()
+}
+
 func (a *agent) kill() {
 	_ = a.cmd.Process.Signal(syscall.SIGKILL)
 	_ = a.cmd.Wait()
@@ -190,7 +199,14 @@ func (b *bench) dirs() (data, run string, clean func(), err error) {
 	if run, err = os.MkdirTemp(base, "nodekeep-bench-"); err != nil {
 		return "", "", nil, err
 	}
-	return filepath.Join(data, "d"), run, func() { _ = os.RemoveAll(data); _ = os.RemoveAll(run) }, nil
+	return filepath.Join(data, "d"), run, func() {
+		for _, pid := range supervisors(run) {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		unmount(data)
+		_ = os.RemoveAll(data)
+		_ = os.RemoveAll(run)
+	}, nil
 }
 
 // tmpfs returns the first usual place that is one.

@@ -131,12 +131,18 @@ func written(pids ...int) (sum int64) {
 // execRate starts and reaps a program n times on w workers: the limit behind
 // every start.
 func execRate(w, n int, path string, args []string, env []string) float64 {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return 0
+	}
+	defer null.Close()
+	fds := []uintptr{null.Fd(), null.Fd(), null.Fd()}
 	start := time.Now()
 	var wg sync.WaitGroup
 	for range w {
 		wg.Go(func() {
 			for range n / w {
-				pid, err := syscall.ForkExec(path, args, &syscall.ProcAttr{Env: env, Files: []uintptr{0, 1, 2}})
+				pid, err := syscall.ForkExec(path, args, &syscall.ProcAttr{Env: env, Files: fds})
 				if err == nil {
 					_, _ = syscall.Wait4(pid, nil, 0, nil)
 				}
@@ -233,4 +239,14 @@ func (l lines) next() (string, error) {
 		return "", err
 	}
 	return "", fmt.Errorf("bench: the agent ended")
+}
+
+// unmount takes down what an agent that was killed left mounted below dir.
+func unmount(dir string) {
+	b, _ := os.ReadFile("/proc/self/mountinfo")
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 4 && strings.HasPrefix(f[4], dir+"/") {
+			_ = syscall.Unmount(f[4], syscall.MNT_DETACH)
+		}
+	}
 }

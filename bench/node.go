@@ -145,7 +145,8 @@ func (n *node) until(ids map[string]bool, status string) error {
 			case string(st.Status) == status && st.Durable:
 				missing--
 			case st.Status == "failed":
-				return fmt.Errorf("bench: %s failed: %s", st.Alloc.ID, st.Description)
+				t := st.Tasks["t"]
+				return fmt.Errorf("bench: %s failed: %s: %s, exit %+v", st.Alloc.ID, st.Description, t.Reason, t.Exit)
 			}
 		}
 		if missing == 0 {

@@ -110,8 +110,12 @@ func (b *bench) with(scope, exe string, fn func(a *agent, data, run string) erro
 	if err != nil {
 		return err
 	}
-	defer a.kill()
-	return fn(a, data, run)
+	if err := fn(a, data, run); err != nil {
+		a.kill()
+		return err
+	}
+	a.close()
+	return nil
 }
 
 // life measures one population at rest and over a crash of the agent.
@@ -153,7 +157,7 @@ func (b *bench) life(mode, scope, exe string) error {
 				return fmt.Errorf("%d of %d tasks found again", running, n)
 			}
 		}
-		defer again.kill()
+		defer again.close()
 		b.add(mode+": kill -9 to all reattached", "ms", n, 0, restores...)
 		line, err := again.ask("latency")
 		if err != nil {
