@@ -15,8 +15,8 @@ import (
 //	K <id> <deadline>                                              to be killed at that CLOCK_BOOTTIME, ns
 //	X <id> <code> <signal> <oom> <err>                             exited, logs drained
 //	D <id>                                                         acknowledged and forgotten
-//	L <task> <dir> <max size> <max files> <uid> <gid>              a FIFO pair was made
-//	E <task>                                                       and removed
+//	L <id> <dir> <max size> <max files> <uid> <gid> <task>         a FIFO pair was made
+//	E <id>                                                         and removed
 //
 // Lines are written with one write(2) each and no fsync: they must outlive the
 // supervisor, not the kernel. Fields are only ever added, at the end.
@@ -92,10 +92,10 @@ func (j journal) apply(f []string) {
 			mark: uint64(num(f[7])),
 			st:   Status{ID: f[1], BootID: f[2]},
 		}
-	case f[0] == "L" && len(f) >= 7:
+	case f[0] == "L" && len(f) >= 8:
 		j.logs[f[1]] = LogSpec{
-			Task: f[1], Dir: f[2], MaxSize: num(f[3]), MaxFiles: int(num(f[4])),
-			UID: int(num(f[5])), GID: int(num(f[6])),
+			ID: f[1], Dir: f[2], MaxSize: num(f[3]), MaxFiles: int(num(f[4])),
+			UID: int(num(f[5])), GID: int(num(f[6])), Task: f[7],
 		}
 	case f[0] == "E":
 		delete(j.logs, f[1])
@@ -142,7 +142,7 @@ func exitLine(st Status) []byte {
 }
 
 func logLine(l LogSpec) []byte {
-	return line("L", l.Task, l.Dir, strconv.FormatInt(l.MaxSize, 10), itoa(l.MaxFiles), itoa(l.UID), itoa(l.GID))
+	return line("L", l.ID, l.Dir, strconv.FormatInt(l.MaxSize, 10), itoa(l.MaxFiles), itoa(l.UID), itoa(l.GID), l.Task)
 }
 
 const exitKey = "nodekeep-exit-1"

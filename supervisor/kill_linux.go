@@ -4,7 +4,6 @@
 package supervisor
 
 import (
-	"hash/fnv"
 	"os"
 	"strconv"
 	"strings"
@@ -19,12 +18,6 @@ import (
 // known before the fork and after every crash.
 
 const markBit = 1 << 62
-
-func hash(s string) uint64 {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(s))
-	return h.Sum64()
-}
 
 func markOf(dir, id string) uint64 { return markBit | hash(dir+"\x00"+id)>>2 }
 

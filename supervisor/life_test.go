@@ -185,7 +185,7 @@ func TestInvalid(t *testing.T) {
 	if _, err := r.Start(ctx, Spec{ID: "a", Path: "/bin/true", Env: []string{"A=\x00"}}); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("NUL: %v", err)
 	}
-	for _, l := range []LogSpec{{}, {Task: "a", Dir: "rel"}, {Task: "a/b", Dir: r.logs}, {Task: strings.Repeat("x", 250), Dir: r.logs}} {
+	for _, l := range []LogSpec{{}, {Task: "a", Dir: "rel"}, {Task: "a/b", Dir: r.logs}, {Task: strings.Repeat("x", 250), Dir: r.logs}, {ID: "x", Dir: r.logs}} {
 		if _, _, err := r.Logs(ctx, l); err == nil {
 			t.Errorf("%+v", l)
 		}
@@ -257,8 +257,8 @@ func TestOneSupervisorPerScope(t *testing.T) {
 
 func TestReattachFindsMissedExit(t *testing.T) {
 	r := newRig(t)
-	st := r.start(r.sh("a", "read x < "+r.base+"/go; exit 3"))
 	_ = syscall.Mkfifo(r.base+"/go", 0o600)
+	st := r.start(r.sh("a", "read x < "+r.base+"/go; exit 3"))
 	_ = r.p.Close()
 	if err := os.WriteFile(r.base+"/go", []byte("x\n"), 0); err != nil { // waits for the task's open
 		t.Fatal(err)

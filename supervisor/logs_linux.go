@@ -48,8 +48,8 @@ func (s *server) answerLogs(c *conn, r request) {
 func (s *server) logs(l LogSpec) (*pair, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.pairs[l.Task] != nil && s.pairs[l.Task].gone != nil {
-		gone := s.pairs[l.Task].gone
+	for s.pairs[l.ID] != nil && s.pairs[l.ID].gone != nil {
+		gone := s.pairs[l.ID].gone
 		s.mu.Unlock()
 		<-gone
 		s.mu.Lock()
@@ -57,17 +57,17 @@ func (s *server) logs(l LogSpec) (*pair, error) {
 	if s.leaving {
 		return nil, failed("supervisor: leaving", ErrUnsupported)
 	}
-	p := s.pairs[l.Task]
+	p := s.pairs[l.ID]
 	if p == nil {
 		p = &pair{spec: l}
 		if err := s.openPair(p); err != nil {
 			return nil, err
 		}
-		s.pairs[l.Task] = p
+		s.pairs[l.ID] = p
 		return p, s.note(logLine(l))
 	}
-	if p.spec.Dir != l.Dir {
-		return nil, errors.New("supervisor: the logs of " + l.Task + " go to " + p.spec.Dir + ", not to " + l.Dir)
+	if p.spec.Dir != l.Dir || p.spec.Task != l.Task {
+		return nil, errors.New("supervisor: the logs of " + l.ID + " go to " + p.spec.Dir + "/" + p.spec.Task + ", not to " + l.Dir + "/" + l.Task)
 	}
 	if p.spec.MaxSize != l.MaxSize || p.spec.MaxFiles != l.MaxFiles {
 		p.spec = l
@@ -84,8 +84,8 @@ func (s *server) logs(l LogSpec) (*pair, error) {
 // nothing open; a FIFO that an earlier life left is used again. Called with the
 // lock held.
 func (s *server) openPair(p *pair) error {
-	if name := p.spec.Task; len(escapeName(name)) > maxName || strings.ContainsAny(name, "/\x00") {
-		return errors.New("supervisor: a task cannot be named " + quote(name))
+	if name := p.spec.Task; name == "" || len(name) > maxName || strings.ContainsAny(name, "/\x00") {
+		return errors.New("supervisor: files cannot be named " + quote(name))
 	}
 	if err := s.makeIO(p.spec.UID); err != nil {
 		return err
@@ -97,7 +97,7 @@ func (s *server) openPair(p *pair) error {
 				p.streams[0].end()
 				_ = os.Remove(p.streams[0].path)
 			}
-			return failed("supervisor: logs of "+p.spec.Task, err)
+			return failed("supervisor: logs of "+p.spec.ID, err)
 		}
 		p.streams[i] = st
 	}
@@ -106,7 +106,7 @@ func (s *server) openPair(p *pair) error {
 
 func (s *server) openStream(l LogSpec, i int) (*stream, error) {
 	st := &stream{
-		path:  s.dir + "/io/" + escapeName(l.Task) + suffixes[i],
+		path:  s.dir + "/io/" + shortName(l.ID) + suffixes[i],
 		files: logmon.RotateConfig{Dir: l.Dir, Base: l.Task + suffixes[i], MaxSize: l.MaxSize, MaxFiles: l.MaxFiles},
 	}
 	r, keep, err := makeFIFO(st.path, l)
@@ -209,7 +209,7 @@ func (s *server) closePumps() {
 	}
 }
 
-// endLogs brings what is in a task's pair to file and removes it.
+// endLogs brings what is in a pair to file and removes it.
 func (s *server) endLogs(name string) {
 	s.mu.Lock()
 	p := s.pairs[name]

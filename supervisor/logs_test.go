@@ -77,6 +77,33 @@ func TestLogPair(t *testing.T) {
 	}
 }
 
+// Two tasks of one name in one scope, as in a supervisor for the whole node.
+func TestSameTaskName(t *testing.T) {
+	r := newRig(t)
+	long := strings.Repeat("alloc/", 60)
+	for _, id := range []string{"one", "two", long, long + "x"} {
+		dir := r.base + "/" + shortName(id)
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		o, _, err := r.Logs(t.Context(), LogSpec{ID: id + "/web", Task: "web", Dir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.start(Spec{ID: id, Path: "/bin/echo", Args: []string{"echo", id}, Stdout: o})
+	}
+	r.killSupervisor()
+	for _, id := range []string{"one", "two", long, long + "x"} {
+		r.wait(id)
+		if b, _ := os.ReadFile(r.base + "/" + shortName(id) + "/web.stdout.0"); string(b) != id+"\n" {
+			t.Errorf("%q", b)
+		}
+		if err := r.EndLogs(t.Context(), id+"/web"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // Ending and asking for the same pair at the same time is settled one way or the
 // other, and no byte is lost.
 func TestLogPairRaces(t *testing.T) {

@@ -18,6 +18,7 @@ type request struct {
 	ident    Identity
 	maxSize  int64
 	maxFiles int
+	files    string // base name
 	signal   syscall.Signal
 	grace    time.Duration
 }
@@ -52,12 +53,12 @@ func (i *Identity) encode(e *enc) {
 }
 
 func (l *LogSpec) encode(e *enc) {
-	e.str(tTask, l.Task).str(tDir, l.Dir).num(tMaxSize, l.MaxSize).num(tMaxFiles, int64(l.MaxFiles)).
+	e.str(tTask, l.ID).str(tFiles, l.Task).str(tDir, l.Dir).num(tMaxSize, l.MaxSize).num(tMaxFiles, int64(l.MaxFiles)).
 		num(tUID, int64(l.UID)).num(tGID, int64(l.GID))
 }
 
 func (r *request) logSpec() LogSpec {
-	return LogSpec{Task: r.spec.ID, Dir: r.spec.Dir, MaxSize: r.maxSize, MaxFiles: r.maxFiles, UID: r.spec.UID, GID: r.spec.GID}
+	return LogSpec{ID: r.spec.ID, Task: r.files, Dir: r.spec.Dir, MaxSize: r.maxSize, MaxFiles: r.maxFiles, UID: r.spec.UID, GID: r.spec.GID}
 }
 
 func (s *Status) encode(e *enc) {
@@ -93,6 +94,8 @@ func (r *request) set(tag uint8, v string, n int64) {
 		r.maxSize = n
 	case tMaxFiles:
 		r.maxFiles = int(n)
+	case tFiles:
+		r.files = v
 	case tSignal:
 		r.signal = syscall.Signal(n)
 	case tGrace:

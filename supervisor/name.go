@@ -3,7 +3,10 @@
 
 package supervisor
 
-import "strconv"
+import (
+	"hash/fnv"
+	"strconv"
+)
 
 const maxName = 200 // of an escaped name; the suffixes of FIFOs come on top
 
@@ -42,6 +45,21 @@ func unescapeName(s string) (string, bool) {
 		i += 2
 	}
 	return string(b), escapeName(string(b)) == s && s != ""
+}
+
+// shortName is escapeName with a hash in place of what would be too long.
+func shortName(s string) string {
+	name := escapeName(s)
+	if len(name) > maxName {
+		name = name[:maxName-20] + "%~" + strconv.FormatUint(hash(s), 16)
+	}
+	return name
+}
+
+func hash(s string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(s))
+	return h.Sum64()
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }

@@ -35,7 +35,7 @@ func (s *server) openJournal() error {
 			println(err.Error())
 			continue
 		}
-		s.pairs[l.Task] = p
+		s.pairs[l.ID] = p
 	}
 	for id, r := range j.tasks {
 		if r.st.PID == 0 {
@@ -221,11 +221,7 @@ func (s *server) isOlder(pid int) bool {
 // which outlives the machine. The agent asks for it with Adopt.
 
 func exitFile(dir, id string) string {
-	name := escapeName(id)
-	if len(name) > maxName {
-		name = name[:160] + "%~" + strconv.FormatUint(hash(id), 16)
-	}
-	return dir + "/" + name + ".exit"
+	return dir + "/" + shortName(id) + ".exit"
 }
 
 // recordExits writes the exits that are not acknowledged, if nobody is

@@ -39,7 +39,7 @@ type Scope struct {
 	dial  *dialing            // the attempt under way, if any
 	short int                 // connections in a row that lived shortly
 	tasks map[string]Identity // what the supervisor should know
-	logs  map[string]LogSpec
+	logs  map[string]*held
 	waits map[string]*call // one outstanding Wait per task, whoever waits
 }
 
@@ -52,7 +52,7 @@ type dialing struct {
 func newScope(p *Pool, name string) *Scope {
 	s := &Scope{
 		pool: p, name: name, dir: p.cfg.Dir + "/" + escapeName(name), stop: make(chan struct{}),
-		tasks: map[string]Identity{}, logs: map[string]LogSpec{}, waits: map[string]*call{},
+		tasks: map[string]Identity{}, logs: map[string]*held{}, waits: map[string]*call{},
 	}
 	if name == "" || len(escapeName(name)) > maxName {
 		s.invalid = errors.New("supervisor: scope name " + quote(name) + " must have 1 to " + itoa(maxName) + " bytes")
@@ -201,16 +201,20 @@ func (s *Scope) teach(c *client) error {
 	for _, i := range s.tasks {
 		tasks = append(tasks, i)
 	}
-	for _, l := range s.logs {
-		logs = append(logs, l)
+	for _, h := range s.logs {
+		logs = append(logs, h.spec)
 	}
 	s.mu.Unlock()
 	for _, l := range logs {
-		if _, err := c.send(kLogs, l.encode).answer(s.stop); errors.Is(err, ErrClosed) {
+		r, err := c.send(kLogs, l.encode).answer(s.stop)
+		if errors.Is(err, ErrClosed) {
 			return err
-		} else if err != nil {
-			s.pool.cfg.Warn("scope " + s.name + ": logs of " + l.Task + ": " + err.Error())
 		}
+		if err != nil {
+			s.pool.cfg.Warn("scope " + s.name + ": logs of " + l.ID + ": " + err.Error())
+			continue
+		}
+		s.hold(l, r, false)
 	}
 	for _, i := range tasks {
 		_, err := c.send(kAdopt, i.encode).answer(s.stop)
@@ -248,6 +252,10 @@ func (s *Scope) detach() {
 	}
 	s.over = true
 	close(s.stop)
+	for id, h := range s.logs {
+		h.close()
+		delete(s.logs, id)
+	}
 	if s.c != nil {
 		s.c.close()
 	}
@@ -455,6 +463,9 @@ func (s *Scope) Logs(ctx context.Context, l LogSpec) (stdout, stderr string, err
 	if l.Task == "" || l.Dir == "" || l.Dir[0] != '/' {
 		return "", "", errors.New("supervisor: LogSpec.Task and an absolute LogSpec.Dir must be given")
 	}
+	if l.ID == "" {
+		l.ID = l.Task
+	}
 	r, _, err := s.do(ctx, kLogs, true, l.encode)
 	if err == nil && (r.stdout == "" || r.stderr == "") {
 		err = errors.New("supervisor: the answer names no FIFOs")
@@ -462,20 +473,66 @@ func (s *Scope) Logs(ctx context.Context, l LogSpec) (stdout, stderr string, err
 	if err != nil {
 		return "", "", err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.logs[l.Task] = l
+	s.hold(l, r, true)
 	return r.stdout, r.stderr, nil
 }
 
-// EndLogs brings what is still in the pair to the files and removes it. A task
-// without a pair is no error.
-func (s *Scope) EndLogs(ctx context.Context, task string) error {
-	_, _, err := s.do(ctx, kEndLogs, true, naming(task))
+// EndLogs brings what is still in the pair of that LogSpec.ID to the files and
+// removes it. One that is not there is no error.
+func (s *Scope) EndLogs(ctx context.Context, id string) error {
+	_, _, err := s.do(ctx, kEndLogs, true, naming(id))
 	if err == nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.logs, task)
+		if h := s.logs[id]; h != nil {
+			h.close()
+			delete(s.logs, id)
+		}
 	}
 	return err
+}
+
+// held is a pair this scope asked for. We keep both FIFOs open and never read:
+// what is in them outlives a task that ends and a supervisor that dies before it
+// could read, and a writer of another program meets no SIGPIPE.
+type held struct {
+	spec LogSpec
+	fds  [2]int
+}
+
+func (h *held) close() {
+	for _, fd := range h.fds {
+		if fd >= 0 {
+			_ = syscall.Close(fd)
+		}
+	}
+}
+
+// hold opens the FIFOs of an answer to Logs in place of those held before; fresh
+// false is for pairs that may have been ended meanwhile. An agent without
+// descriptors to spare goes without.
+func (s *Scope) hold(l LogSpec, r reply, fresh bool) {
+	h := &held{spec: l}
+	for i, path := range []string{r.stdout, r.stderr} {
+		fd, err := syscall.Open(path, syscall.O_RDWR|syscall.O_NONBLOCK|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0)
+		var st syscall.Stat_t
+		if err == nil && (syscall.Fstat(fd, &st) != nil || st.Mode&syscall.S_IFMT != syscall.S_IFIFO) {
+			_ = syscall.Close(fd)
+			err = syscall.EINVAL
+		}
+		if h.fds[i] = fd; err != nil {
+			h.fds[i] = -1
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.logs[l.ID]
+	if s.over || old == nil && !fresh {
+		h.close()
+		return
+	}
+	if old != nil {
+		old.close()
+	}
+	s.logs[l.ID] = h
 }

@@ -80,7 +80,8 @@ type Status struct {
 // LogSpec asks for the FIFO pair of one task and the files behind it:
 // Dir/<Task>.stdout.<n> and Dir/<Task>.stderr.<n>, made at the first byte.
 type LogSpec struct {
-	Task     string
+	ID       string // unique in the scope, such as "<alloc>/<task>"; "" is Task
+	Task     string // name of the files
 	Dir      string // an existing directory
 	MaxSize  int64  // bytes a file; default 10 MiB
 	MaxFiles int    // default 10

@@ -63,6 +63,7 @@ const (
 	tOOM      uint8 = 28
 	tErrCode  uint8 = 29
 	tErrno    uint8 = 30
+	tFiles    uint8 = 31
 )
 
 const (

@@ -28,7 +28,7 @@ var (
 		ID: "alloc/web/0", PID: 4711, Start: 1 << 40, BootID: "b", Exited: true, Code: -1, Signal: 9, OOMKilled: true, Err: "not seen", Adopted: true,
 	}
 	fullIdentity = Identity{ID: "a", PID: 1, Start: 2, BootID: "b", Cgroup: "/cg", Stdout: "/o", Stderr: "/e", ExitDir: "/x"}
-	fullLogs     = LogSpec{Task: "web", Dir: "/logs", MaxSize: 1, MaxFiles: 2, UID: 3, GID: 4}
+	fullLogs     = LogSpec{ID: "a/web", Task: "web", Dir: "/logs", MaxSize: 1, MaxFiles: 2, UID: 3, GID: 4}
 )
 
 // frames are one of each kind, as this version sends it.
@@ -146,8 +146,8 @@ func FuzzDecode(f *testing.F) {
 func TestJournal(t *testing.T) {
 	st := fullStatus
 	st.Err = "tab\there\nand \\ there"
-	rec := record{spec: Spec{ID: st.ID, Cgroup: "/c", Stdout: "/o\t", Stderr: "/e", ExitDir: "/x"}, mark: markOf("/d", "x"), killAt: 5, st: st}
-	text := string(rec.lines()) + string(logLine(fullLogs)) + string(logLine(LogSpec{Task: "old", Dir: "/"})) + string(line("E", "old")) +
+	rec := record{spec: Spec{ID: st.ID, Cgroup: "/c", Stdout: "/o\t", Stderr: "/e", ExitDir: "/x"}, mark: 1<<62 | 5, killAt: 5, st: st}
+	text := string(rec.lines()) + string(logLine(fullLogs)) + string(logLine(LogSpec{ID: "old", Dir: "/"})) + string(line("E", "old")) +
 		string(line("B", "forked", "b", "", "", "", "", "7")) + string(line("B", "gone", "b", "", "", "", "", "7")) + string(line("D", "gone")) +
 		"S\tnobody\t1\t2\nnonsense\n\n\t\t\nQ\tnew\tkind\n" + strings.TrimSuffix(string(line("D", "forked")), "\n")
 	j := parseJournal(text)
@@ -159,7 +159,7 @@ func TestJournal(t *testing.T) {
 	if len(j.tasks) != 2 || j.tasks["forked"] == nil || j.tasks["forked"].st.PID != 0 || j.tasks["forked"].mark != 7 {
 		t.Errorf("%+v", j.tasks)
 	}
-	if len(j.logs) != 1 || j.logs["web"] != fullLogs {
+	if len(j.logs) != 1 || j.logs["a/web"] != fullLogs {
 		t.Errorf("%+v", j.logs)
 	}
 }

@@ -149,7 +149,7 @@ func logs(cfg Config, users *account.Book) taskrunner.HookFunc {
 					s.Scope = r.Scope
 				}
 				out, errs, err := cfg.Supervisors.Scope(s.Scope).Logs(ctx, supervisor.LogSpec{
-					Task: r.Task.Name, Dir: r.Dir.Logs, MaxSize: lc.MaxSize, MaxFiles: lc.MaxFiles,
+					ID: r.Alloc.ID + "/" + r.Task.Name, Task: r.Task.Name, Dir: r.Dir.Logs, MaxSize: lc.MaxSize, MaxFiles: lc.MaxFiles,
 					UID: max(owner.UID, 0), GID: max(owner.GID, 0),
 				})
 				if err != nil {
@@ -162,7 +162,7 @@ func logs(cfg Config, users *account.Book) taskrunner.HookFunc {
 				if s.Scope == "" {
 					return nil
 				}
-				return cfg.Supervisors.Scope(s.Scope).EndLogs(ctx, r.Task.Name)
+				return cfg.Supervisors.Scope(s.Scope).EndLogs(ctx, r.Alloc.ID+"/"+r.Task.Name)
 			},
 		}, nil
 	}
