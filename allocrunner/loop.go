@@ -232,7 +232,7 @@ func (l *loop) why() any {
 func (l *loop) input(tasks []view) input {
 	in := input{
 		stop: l.alloc.Stopped(), ready: l.ready, retry: l.preruns.left(time.Now()) > 0,
-		left: l.left || !l.r.hooks.any(prekill), changed: l.changed, durable: l.durable,
+		left: l.left || !l.r.hooks.any(prekill), changed: l.changed, durable: l.durable, asking: l.work.op == opRestart,
 	}
 	for _, t := range l.r.tasks {
 		in.durable = in.durable && t.Snapshot().Durable

@@ -31,6 +31,7 @@ type input struct {
 	left    bool // prekill hooks have run, or there are none
 	held    bool // the shutdown delay is not over
 	changed bool // an update was accepted that hooks and tasks have not seen
+	asking  bool // opRestart is at work: it may still reach a task
 	durable bool // everything known is on disk
 }
 
@@ -54,7 +55,7 @@ func plan(tasks []view, l life, in input) decision {
 		if e := end(tasks, l, in); e != nil {
 			return decision{end: e}
 		}
-		if l.Restart != nil && !slices.ContainsFunc(tasks, func(t view) bool { return l.Restart.has(t) && !t.moved }) {
+		if l.Restart != nil && !in.asking && !slices.ContainsFunc(tasks, func(t view) bool { return l.Restart.has(t) && !t.moved }) {
 			return decision{restarted: true}
 		}
 	}

@@ -177,6 +177,7 @@ func TestPlan(t *testing.T) {
 		{"then mains", "l:leader:wait,moved m:main:run s:preside:run", again(false, "l", "m", "s"), up, "restart m"},
 		{"then sidecars", "l:leader:wait,moved m:main:wait,moved s:preside:run", again(false, "l", "m", "s"), up, "restart s"},
 		{"all moved", "l:leader:wait,moved m:main:wait,moved s:preside:wait,moved", again(false, "l", "m", "s"), up, "restarted"},
+		{"but a request is on its way", "m:main:wait,moved", again(false, "m"), input{ready: true, durable: true, asking: true}, ""},
 		{"from the start again", five("wait", "wait", "wait,old", "wait", "new"), life{Status: Running}, up, "open p s"},
 		{"poststart waits for the new mains", five("ok", "run", "wait,old", "wait", "new"), life{Status: Running}, up, "open s m"},
 		{"and follows them", five("ok", "run", "run", "wait", "new"), life{Status: Running}, up, "open s m q"},
