@@ -52,7 +52,7 @@ func diskFails(w *world, faults statetest.Faults) bool {
 	w.store = disk
 	w.fake.Script = script(exits(time.Minute, 1), forever())
 	leases := &pool{}
-	w.hooks = []taskrunner.HookFunc{leases.hook()}
+	w.hooks = []taskrunner.HookFunc{leases.hook(newDeath(0))}
 	degraded := false
 	w.edit = func(c *taskrunner.Config) {
 		c.Observe = func(s taskrunner.Snapshot) {
@@ -139,7 +139,7 @@ func TestStartOnFullDisk(t *testing.T) {
 			w.store = disk
 			leases := &pool{}
 			j := &journal{}
-			w.hooks = []taskrunner.HookFunc{leases.hook(), j.hook("after")}
+			w.hooks = []taskrunner.HookFunc{leases.hook(newDeath(0)), j.hook("after")}
 			a := w.start()
 			time.Sleep(time.Hour)
 			require.Zero(t, w.fake.Count(drivertest.Start))

@@ -172,17 +172,25 @@ func (l *loop) end() {
 
 // facts are those of now.
 func (l *loop) facts() facts {
-	f, now := l.f, l.r.cfg.Clock.Now()
+	f := l.f
 	f.durable = l.isDurable()
 	f.gate = l.r.gate.Load()
 	f.contact = l.contacted()
 	f.linger = l.r.cfg.Linger
-	f.backoff = l.snap.Backoff.Left(now) > 0
+	f.backoff = l.backoff() > 0
 	f.update = l.seen != l.alloc && l.r.any(cbUpdate)
 	f.signal = len(l.signals) > 0
 	f.retry = time.Now().Before(l.redoAt)
 	f.rebuild = f.rebuild && !f.retry
 	return f
+}
+
+// backoff is what is left of the pause before the next attempt.
+func (l *loop) backoff() time.Duration {
+	if l.snap.Phase != Pending || l.snap.Backoff.IsZero() {
+		return 0
+	}
+	return l.snap.Backoff.Left(l.r.cfg.Clock.Now())
 }
 
 // contacted says that a lost task may be started: system tasks belong to the
@@ -380,7 +388,7 @@ func (l *loop) alarm() (d time.Duration, ok bool) {
 	if l.redoAt.After(now) {
 		until(l.redoAt)
 	}
-	if left := l.snap.Backoff.Left(l.r.cfg.Clock.Now()); left > 0 && l.snap.Phase == Pending {
+	if left := l.backoff(); left > 0 {
 		after(left)
 	}
 	if l.cur != nil {

@@ -70,28 +70,78 @@ func (p *pool) out() []string {
 
 type lease struct{ Port int }
 
-func (p *pool) hook() taskrunner.HookFunc {
+// hook leases a port for the task. It runs in the agent that ends with d.
+func (p *pool) hook(d *death) taskrunner.HookFunc {
+	key := func(r *taskrunner.Request) string { return r.Alloc.ID + "/" + r.Task.Name }
+	call := func(cb string, f func()) error {
+		_, err := through(d, func() (any, error) { p.note(cb); f(); return nil, nil })
+		return err
+	}
 	return hookOf(&taskrunner.Hook[lease]{Name: "lease",
-		Prestart: func(_ context.Context, r *taskrunner.Request, l *lease) (taskrunner.Contribution, error) {
-			p.note("prestart")
-			if l.Port == 0 {
-				l.Port = p.take(r.Alloc.ID + "/" + r.Task.Name)
-			}
-			return taskrunner.Contribution{Env: map[string]string{"PORT": fmt.Sprint(l.Port)}}, nil
+		Prestart: func(_ context.Context, r *taskrunner.Request, l *lease) (c taskrunner.Contribution, err error) {
+			err = call("prestart", func() {
+				if l.Port == 0 {
+					l.Port = p.take(key(r))
+				}
+			})
+			return taskrunner.Contribution{Env: map[string]string{"PORT": fmt.Sprint(l.Port)}}, err
 		},
-		Exited: func(context.Context, *taskrunner.Request, *lease) error { p.note("exited"); return nil },
+		Poststart: func(context.Context, *taskrunner.Request, *lease) error { return call("poststart", func() {}) },
+		Prekill:   func(context.Context, *taskrunner.Request, *lease) error { return call("prekill", func() {}) },
+		Exited:    func(context.Context, *taskrunner.Request, *lease) error { return call("exited", func() {}) },
 		Stop: func(_ context.Context, r *taskrunner.Request, _ *lease) error {
-			p.note("stop")
-			p.give(r.Alloc.ID + "/" + r.Task.Name)
-			return nil
+			return call("stop", func() { p.give(key(r)) })
 		}})
 }
 
-// mortal is the way of one agent to the driver: once that agent is dead nothing
-// gets through any more, as nothing does from a process that was killed.
+// death is the end of one agent's process, at its n-th step: a call of the
+// driver or of a hook begins, or its result comes back. Nothing gets through any
+// more then, in either direction.
+type death struct {
+	at    int64 // 0: no step is the last
+	steps counter64
+	once  sync.Once
+	dead  chan struct{}
+}
+
+func newDeath(at int) *death { return &death{at: int64(at), dead: make(chan struct{})} }
+
+func (d *death) die() { d.once.Do(func() { close(d.dead) }) }
+
+// step says whether the agent lives on.
+func (d *death) step() error {
+	if n := d.steps.Add(1); n == d.at {
+		d.die()
+	}
+	return d.alive()
+}
+
+func (d *death) alive() error {
+	select {
+	case <-d.dead:
+		return errors.Join(driver.ErrUnavailable, statetest.ErrCrash)
+	default:
+		return nil
+	}
+}
+
+// through makes a call whose effect, or whose result, may be lost.
+func through[T any](d *death, call func() (T, error)) (v T, err error) {
+	if err := d.step(); err != nil {
+		return v, err
+	}
+	v, err = call()
+	if lost := d.step(); lost != nil {
+		var zero T
+		return zero, lost
+	}
+	return v, err
+}
+
+// mortal is the way of one agent to the driver.
 type mortal struct {
 	*drivertest.Fake
-	dead <-chan struct{}
+	*death
 }
 
 func (m *mortal) Driver(ctx context.Context, name string) (driver.Driver, error) {
@@ -101,76 +151,84 @@ func (m *mortal) Driver(ctx context.Context, name string) (driver.Driver, error)
 	return m, m.alive()
 }
 
-func (m *mortal) alive() error {
-	select {
-	case <-m.dead:
-		return driver.ErrUnavailable
-	default:
-		return nil
-	}
+func (m *mortal) Start(ctx context.Context, c driver.TaskConfig) (*driver.Handle, error) {
+	return through(m.death, func() (*driver.Handle, error) { return m.Fake.Start(ctx, c) })
 }
 
-func (m *mortal) Start(ctx context.Context, c driver.TaskConfig) (*driver.Handle, error) {
-	if err := m.alive(); err != nil {
-		return nil, err
-	}
-	return m.Fake.Start(ctx, c)
+func (m *mortal) Wait(ctx context.Context, id string) (driver.ExitResult, error) {
+	return through(m.death, func() (driver.ExitResult, error) { return m.Fake.Wait(ctx, id) })
 }
 
 func (m *mortal) Stop(ctx context.Context, id, sig string, grace time.Duration) error {
-	if err := m.alive(); err != nil {
-		return err
-	}
-	return m.Fake.Stop(ctx, id, sig, grace)
+	_, err := through(m.death, func() (any, error) { return nil, m.Fake.Stop(ctx, id, sig, grace) })
+	return err
 }
 
 func (m *mortal) Destroy(ctx context.Context, ref driver.TaskRef, force bool) error {
-	if err := m.alive(); err != nil {
-		return err
-	}
-	return m.Fake.Destroy(ctx, ref, force)
+	_, err := through(m.death, func() (any, error) { return nil, m.Fake.Destroy(ctx, ref, force) })
+	return err
 }
 
 func (m *mortal) Recover(ctx context.Context, h *driver.Handle) error {
+	_, err := through(m.death, func() (any, error) { return nil, m.Fake.Recover(ctx, h) })
+	return err
+}
+
+// mortalStore fails once its agent is dead.
+type mortalStore struct {
+	state.Store
+	*death
+}
+
+func (m mortalStore) Update(fn func(state.Tx) error) error {
 	if err := m.alive(); err != nil {
 		return err
 	}
-	return m.Fake.Recover(ctx, h)
+	return m.Store.Update(fn)
 }
 
-// sweep plays scenes over agents that die at the n-th write.
+// sweep plays scenes over agents that die.
 type sweep struct {
 	*world
 	leases  *pool
 	cgroups *cgroupLog
-	idem    bool
 	reboot  bool
 	agents  int
+	steps   int // of the last agent
 }
 
-// life starts an agent whose store crashes at the n-th write (0: never), plays
-// the scene, and waits for its end or death.
-func (s *sweep) life(crash func(state.Store, int) *statetest.Crash, n int, scene func(context.Context, *taskrunner.TaskRunner)) (crashed bool) {
+func newSweep(t *testing.T, idempotent bool) *sweep {
+	s := &sweep{world: newWorld(t), leases: &pool{}, cgroups: &cgroupLog{}}
+	s.fake.Capabilities = &driver.Capabilities{IdempotentStart: idempotent}
+	return s
+}
+
+// life starts an agent whose process ends with d or when its store crashes, plays
+// the scene, and waits for the end of the task or of the agent.
+func (s *sweep) life(d *death, disk *statetest.Crash, scene func(context.Context, *taskrunner.TaskRunner)) (died bool) {
 	s.agents++
-	store := crash(s.store, n)
 	ctx, cancel := context.WithCancelCause(s.Context())
-	cfg := taskrunner.Config{Alloc: s.alloc, Task: "web", Drivers: &mortal{s.fake, store.Crashed()}, Store: store,
-		Hooks: s.hooks, Cgroups: s.cgroups, Record: s.kinds.record}
+	cfg := taskrunner.Config{Alloc: s.alloc, Task: "web", Drivers: &mortal{s.fake, d}, Store: mortalStore{disk, d},
+		Hooks: []taskrunner.HookFunc{s.leases.hook(d)}, Cgroups: s.cgroups, Record: s.kinds.record}
 	r, err := taskrunner.New(cfg)
 	require.NoError(s, err)
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
 	go func() {
 		select {
-		case <-store.Crashed():
-			cancel(statetest.ErrCrash)
+		case <-disk.Crashed():
+			d.die()
+		case <-d.dead:
 		case <-r.Done():
+			return
 		}
+		cancel(statetest.ErrCrash)
 	}()
 	go scene(ctx, r)
 	err = <-ended
 	cancel(nil)
 	synctest.Wait()
+	s.steps = int(d.steps.Load())
 	if err != nil {
 		require.ErrorIs(s, err, statetest.ErrCrash)
 		s.fake.Forget()
@@ -181,6 +239,14 @@ func (s *sweep) life(crash func(state.Store, int) *statetest.Crash, n int, scene
 	}
 	require.Equal(s, taskrunner.Dead, r.Snapshot().Phase)
 	return false
+}
+
+// rest lets agents that do not die bring the task to its end.
+func (s *sweep) rest(scene func(context.Context, *taskrunner.TaskRunner)) {
+	for s.life(newDeath(0), statetest.CrashAt(s.store, 0), scene) {
+		require.Less(s, s.agents, 10)
+	}
+	s.balance()
 }
 
 // balance is what must hold when the task is dead, however often its agent died.
@@ -236,27 +302,13 @@ func TestCrashSweep(t *testing.T) {
 				crashed := false
 				for second := range 6 { // a second crash soon after the first
 					synctest.Test(t, func(t *testing.T) {
-						s := &sweep{world: newWorld(t), leases: &pool{}, cgroups: &cgroupLog{}, idem: tc.idem, reboot: tc.reboot}
-						s.task().ShutdownDelay = 10 * time.Second
-						s.fake.Script = script(exits(time.Minute, 1), forever())
-						s.fake.Capabilities = &driver.Capabilities{IdempotentStart: tc.idem}
-						s.hooks = []taskrunner.HookFunc{s.leases.hook()}
-						crashed = s.life(tc.crash, n, scene)
+						s := sweepScene(t, tc.idem, tc.reboot)
+						crashed = s.life(newDeath(0), tc.crash(s.store, n), scene)
 						if crashed && second > 0 {
-							s.life(tc.crash, second, scene)
+							s.life(newDeath(0), tc.crash(s.store, second), scene)
 						}
-						for more := true; more; {
-							require.Less(t, s.agents, 10)
-							more = s.life(statetest.CrashAt, 0, scene)
-						}
-						s.balance()
-						switch {
-						case tc.reboot:
-						case tc.idem:
-							require.Equal(t, 3, s.fake.Lives(), "a start that is repeated is the same start")
-						default:
-							require.LessOrEqual(t, s.fake.Lives(), 3+s.agents-1, "one more for each agent that died")
-						}
+						s.rest(scene)
+						s.lives(tc.idem)
 					})
 					if t.Failed() {
 						t.Fatalf("crash at write %d, then at %d", n, second)
@@ -271,16 +323,67 @@ func TestCrashSweep(t *testing.T) {
 	}
 }
 
+// The agent dies at every step it takes: before and after every call of the
+// driver and of a hook, also twice.
+func TestCrashAtEveryStep(t *testing.T) {
+	for _, idem := range []bool{true, false} {
+		for _, reboot := range []bool{true, false} {
+			t.Run(fmt.Sprintf("starts can be repeated %v, reboot %v", idem, reboot), func(t *testing.T) {
+				for n := 1; ; n++ {
+					died := false
+					for second := range 3 {
+						synctest.Test(t, func(t *testing.T) {
+							s := sweepScene(t, idem, reboot)
+							died = s.life(newDeath(n), statetest.CrashAt(s.store, 0), scene)
+							if died && second > 0 {
+								s.life(newDeath(second), statetest.CrashAt(s.store, 0), scene)
+							}
+							s.rest(scene)
+							s.lives(idem)
+						})
+						if t.Failed() {
+							t.Fatalf("death at step %d, then at %d", n, second)
+						}
+					}
+					if !died {
+						t.Logf("%d steps", n-1)
+						return
+					}
+				}
+			})
+		}
+	}
+}
+
+func sweepScene(t *testing.T, idem, reboot bool) *sweep {
+	s := newSweep(t, idem)
+	s.reboot = reboot
+	s.task().ShutdownDelay = 10 * time.Second
+	s.fake.Script = script(exits(time.Minute, 1), forever())
+	return s
+}
+
+// lives: the first, the one after it, and the one that was asked for.
+func (s *sweep) lives(idem bool) {
+	s.Helper()
+	switch {
+	case s.reboot:
+	case idem:
+		require.Equal(s, 3, s.fake.Lives(), "a start that is repeated is the same start")
+	default:
+		require.LessOrEqual(s, s.fake.Lives(), 3+s.agents-1, "one more for each agent that died")
+	}
+}
+
 // Killed at any moment, with agents that die at any moment: the task ends, once.
 func TestKillAnywhere(t *testing.T) {
-	for seed := range uint64(1000) {
+	for seed := range uint64(500) {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 1))
 			at := rand.New(rand.NewPCG(seed, 2))
-			s := &sweep{world: newWorld(t), leases: &pool{}, cgroups: &cgroupLog{}}
+			s := newSweep(t, at.IntN(2) == 0)
 			s.task().ShutdownDelay = time.Duration(at.IntN(3)) * time.Second
 			s.task().Restart.Attempts = 20
-			s.fake.Capabilities = &driver.Capabilities{IdempotentStart: at.IntN(2) == 0}
 			s.fake.Script = func(int, driver.TaskConfig) drivertest.Life {
 				life := exits(time.Duration(rnd.IntN(20))*time.Second, rnd.IntN(2))
 				life.Term = time.Duration(rnd.IntN(12)-1) * time.Second
@@ -290,14 +393,7 @@ func TestKillAnywhere(t *testing.T) {
 				return life
 			}
 			s.fake.Slow(drivertest.Start, time.Duration(at.IntN(3000))*time.Millisecond)
-			s.hooks = []taskrunner.HookFunc{s.leases.hook(), hookOf(&taskrunner.Hook[struct{}]{Name: "slow",
-				Prestart: func(ctx context.Context, _ *taskrunner.Request, _ *struct{}) (c taskrunner.Contribution, err error) {
-					select {
-					case <-time.After(3 * time.Second):
-					case <-ctx.Done():
-					}
-					return c, nil
-				}})}
+			s.fake.Slow(drivertest.Prepare, time.Duration(at.IntN(3000))*time.Millisecond)
 			when := time.Now().Add(time.Duration(at.IntN(60000)) * time.Millisecond)
 			killed := 0 // lives that began before the kill was accepted
 			var once sync.Once
@@ -316,14 +412,16 @@ func TestKillAnywhere(t *testing.T) {
 				if at.IntN(2) == 0 {
 					crash = statetest.CrashAfter
 				}
-				if !s.life(crash, 1+at.IntN(8), kill) {
+				write, step := 0, 1+at.IntN(30)
+				if at.IntN(2) == 0 {
+					write, step = 1+at.IntN(8), 0
+				}
+				if !s.life(newDeath(step), crash(s.store, write), kill) {
 					break
 				}
 				time.Sleep(time.Duration(at.IntN(5000)) * time.Millisecond)
 			}
-			for s.life(statetest.CrashAt, 0, kill) {
-			}
-			s.balance()
+			s.rest(kill)
 			if killed > 0 {
 				require.LessOrEqual(t, s.fake.Lives(), killed+1, "started after an accepted kill")
 			}

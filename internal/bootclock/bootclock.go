@@ -51,18 +51,23 @@ func (d Deadline) Left(now Instant) time.Duration {
 // At is the deadline on the wall clock, for people.
 func (d Deadline) At() time.Time { return d.From.Wall.Add(d.Delay) }
 
-// System is the clock of this machine. It reads the boot id once.
-func System() Clock { return system{boot: bootID()} }
+// System is the clock of this machine. It reads the boot id, so make it once.
+// Made under virtual time (testing/synctest), where Go's clock is years away from
+// the kernel's, it knows no boot: boot time would stand still while virtual time
+// runs.
+func System() Clock {
+	if wall, ok := kernel(); ok && time.Since(wall).Abs() < time.Hour {
+		return system{boot: bootID()}
+	}
+	return system{}
+}
 
 type system struct{ boot string }
 
 func (s system) Now() Instant {
 	now := Instant{Wall: time.Now()}
-	up, wall, ok := kernel()
-	// Under virtual time (testing/synctest) Go's clock is years away from the
-	// kernel's, and boot time would stand still while virtual time runs.
-	if ok && s.boot != "" && now.Wall.Sub(wall).Abs() < time.Hour {
-		now.Boot, now.Up = s.boot, up
+	if s.boot != "" {
+		now.Boot, now.Up = s.boot, uptime()
 	}
 	return now
 }

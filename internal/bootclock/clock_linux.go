@@ -19,11 +19,18 @@ func bootID() string {
 	return strings.TrimSpace(string(b))
 }
 
-// kernel reads the time since boot, suspended time included, and the wall clock.
-func kernel() (up time.Duration, wall time.Time, ok bool) {
-	var b, r unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &b) != nil || unix.ClockGettime(unix.CLOCK_REALTIME, &r) != nil {
-		return 0, time.Time{}, false
+// uptime is the time since boot, suspended time included.
+func uptime() time.Duration {
+	var b unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &b) // it has been there since Linux 2.6.39
+	return time.Duration(b.Nano())
+}
+
+// kernel reads the wall clock past Go.
+func kernel() (wall time.Time, ok bool) {
+	var r unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_REALTIME, &r) != nil {
+		return time.Time{}, false
 	}
-	return time.Duration(b.Nano()), time.Unix(0, r.Nano()), true
+	return time.Unix(0, r.Nano()), true
 }

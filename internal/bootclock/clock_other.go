@@ -9,4 +9,6 @@ import "time"
 
 func bootID() string { return "" }
 
-func kernel() (up time.Duration, wall time.Time, ok bool) { return 0, time.Time{}, false }
+func uptime() time.Duration { return 0 }
+
+func kernel() (wall time.Time, ok bool) { return time.Time{}, false }
