@@ -202,6 +202,25 @@ func BenchmarkLife(b *testing.B) {
 	}
 }
 
+// BenchmarkReexec is the limit of BenchmarkScopes: the supervisor's program
+// started and ended at once, by two workers.
+func BenchmarkReexec(b *testing.B) {
+	exe := os.Getenv("NK_SUPERVISOR")
+	if exe == "" {
+		exe = "/proc/self/exe"
+	}
+	b.SetParallelism(1)
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			c := exec.Command(exe)
+			c.Args = []string{argv0, "/nowhere"} // no listener: it ends with an error
+			c.Env = []string{cookieKey + "=" + cookie}
+			_ = c.Run()
+		}
+	})
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "starts/s")
+}
+
 // BenchmarkTrue is the limit of BenchmarkLife: fork, exec and wait.
 func BenchmarkTrue(b *testing.B) {
 	for b.Loop() {

@@ -267,8 +267,7 @@ func TestUnfinishedStartIsFoundByItsMark(t *testing.T) {
 	fork := func(mark uint64, arg string) *exec.Cmd {
 		c := exec.Command("/bin/sh", "-c", "setsid sleep "+arg+" & sleep "+arg+"1; true")
 		c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-		setMark(mark)
-		defer setMark(0)
+		defer setMark(mark)()
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}

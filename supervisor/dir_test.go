@@ -119,6 +119,7 @@ func TestRuntimeFileRemoved(t *testing.T) {
 	r := newRig(t)
 	r.start(r.sh("a", "sleep 60"))
 	pid := r.pid()
+	fds := count(pid, "fd")
 	for _, name := range []string{"/sock", "/lock", "/journal", "/sock", "/io/a.stdout"} {
 		if err := os.Remove(r.dir + name); err != nil {
 			t.Fatal(err)
@@ -136,6 +137,9 @@ func TestRuntimeFileRemoved(t *testing.T) {
 		if now := r.pid(); now != pid {
 			t.Fatalf("%s: supervisor %d, was %d", name, now, pid)
 		}
+	}
+	if n := count(pid, "fd"); n > fds+2 {
+		t.Errorf("%d descriptors, were %d", n, fds)
 	}
 	r.killSupervisor() // the journal made anew is complete
 	if st, err := r.Lookup(t.Context(), "a"); err != nil || !st.Adopted || st.Exited {

@@ -43,6 +43,8 @@ func serve(dir string) int {
 	}
 	go s.reap()
 	go s.handleSignals()
-	go s.acceptLoop(os.NewFile(fdListen, "listen"))
+	s.mu.Lock()
+	s.listen(os.NewFile(fdListen, "listen"))
+	s.mu.Unlock()
 	return <-s.quit
 }

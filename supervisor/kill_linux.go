@@ -21,18 +21,19 @@ const markBit = 1 << 62
 
 func markOf(dir, id string) uint64 { return markBit | hash(dir+"\x00"+id)>>2 }
 
-// setMark sets the limit of this process, which the next child inherits; 0 is
-// none. Where the host has lowered the hard limit there are no marks.
-func setMark(mark uint64) {
+// setMark sets the limit of this process, which the next child inherits, and
+// returns how to set it back. Where the host has lowered the hard limit there
+// are no marks.
+func setMark(mark uint64) (back func()) {
 	const rlimitRTTime = 15
 	var l syscall.Rlimit
 	if syscall.Getrlimit(rlimitRTTime, &l) != nil {
-		return
+		return func() {}
 	}
-	if l.Cur = mark; mark == 0 {
-		l.Cur = l.Max
-	}
+	was := l
+	l.Cur = mark
 	_ = syscall.Setrlimit(rlimitRTTime, &l)
+	return func() { _ = syscall.Setrlimit(rlimitRTTime, &was) }
 }
 
 // markedWith returns the mark of a process, 0 if it has none.

@@ -37,11 +37,11 @@ var suffixes = [2]string{".stdout", ".stderr"}
 
 func (s *server) answerLogs(c *conn, r request) {
 	p, err := s.logs(r.logSpec())
-	e := newReply(r.id, err)
-	if err == nil {
-		e.str(tStdout, p.streams[0].path).str(tStderr, p.streams[1].path)
+	if err != nil {
+		c.refuse(r.id, err)
+		return
 	}
-	c.send(e)
+	c.send(newReply(r.id, nil).str(tStdout, p.streams[0].path).str(tStderr, p.streams[1].path))
 }
 
 // logs returns the pair of a task, made if need be.
@@ -55,16 +55,18 @@ func (s *server) logs(l LogSpec) (*pair, error) {
 		s.mu.Lock()
 	}
 	if s.leaving {
-		return nil, failed("supervisor: leaving", ErrUnsupported)
+		return nil, errLeaving
 	}
 	p := s.pairs[l.ID]
 	if p == nil {
-		p = &pair{spec: l}
-		if err := s.openPair(p); err != nil {
+		if err := s.note(logLine(l)); err != nil {
 			return nil, err
 		}
-		s.pairs[l.ID] = p
-		return p, s.note(logLine(l))
+		p = &pair{spec: l}
+		if err := s.openPair(p); err != nil {
+			return nil, errors.Join(err, s.note(line("E", l.ID)))
+		}
+		return p, nil
 	}
 	if p.spec.Dir != l.Dir || p.spec.Task != l.Task {
 		return nil, errors.New("supervisor: the logs of " + l.ID + " go to " + p.spec.Dir + "/" + p.spec.Task + ", not to " + l.Dir + "/" + l.Task)
@@ -80,8 +82,8 @@ func (s *server) logs(l LogSpec) (*pair, error) {
 	return p, nil
 }
 
-// openPair makes or reopens the FIFOs and starts the pumps. A failure leaves
-// nothing open; a FIFO that an earlier life left is used again. Called with the
+// openPair makes or reopens the FIFOs, starts the pumps and enters the pair. A
+// failure leaves nothing open; a FIFO that an earlier life left is used again. Called with the
 // lock held.
 func (s *server) openPair(p *pair) error {
 	if name := p.spec.Task; name == "" || len(name) > maxName || strings.ContainsAny(name, "/\x00") {
@@ -101,6 +103,10 @@ func (s *server) openPair(p *pair) error {
 		}
 		p.streams[i] = st
 	}
+	s.pairs[p.spec.ID] = p
+	for _, st := range p.streams {
+		s.streams[st.path] = st
+	}
 	return nil
 }
 
@@ -114,8 +120,9 @@ func (s *server) openStream(l LogSpec, i int) (*stream, error) {
 		return nil, err
 	}
 	st.keep = keep
-	if orphan := s.orphan(st.path); orphan != nil {
+	if orphan := s.orphans[st.path]; orphan != nil {
 		_ = r.Close() // opened again once the adopted task is gone
+		delete(s.orphans, st.path)
 		st.away = true
 		r = orphan
 	}
@@ -232,6 +239,9 @@ func (s *server) endLogs(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.pairs, name)
+	for _, st := range p.streams {
+		delete(s.streams, st.path)
+	}
 	close(p.gone)
 	if err := s.note(line("E", name)); err != nil {
 		println(err.Error())
@@ -246,22 +256,11 @@ func (s *server) streamsOf(t *task) (l []*stream) {
 		if path == "" || i == 1 && path == t.spec.Stdout {
 			continue
 		}
-		if st := s.streamAt(path); st != nil {
+		if st := s.streams[path]; st != nil {
 			l = append(l, st)
 		}
 	}
 	return l
-}
-
-func (s *server) streamAt(path string) *stream {
-	for _, p := range s.pairs {
-		for _, st := range p.streams {
-			if st != nil && st.path == path {
-				return st
-			}
-		}
-	}
-	return nil
 }
 
 // follow finds the pipes of a process that is being adopted by proof. One that
@@ -282,35 +281,22 @@ func (s *server) follow(t *task) {
 			continue
 		}
 		f := os.NewFile(uintptr(fd), path)
-		if st := s.streamAt(path); st != nil {
+		if st := s.streams[path]; st != nil {
 			st.away = true
 			st.read(f)
 		} else {
-			t.outs[i] = f // for Logs to come
+			s.orphans[path] = f
 		}
 	}
-}
-
-// orphan takes the pipe that an adopted task still writes to under that path.
-func (s *server) orphan(path string) io.ReadCloser {
-	for _, t := range s.tasks {
-		for i, p := range []string{t.spec.Stdout, t.spec.Stderr} {
-			if f := t.outs[i]; f != nil && p == path {
-				t.outs[i] = nil
-				return f
-			}
-		}
-	}
-	return nil
 }
 
 // restoreStreams lets the streams of a task that is over read their FIFOs again.
 // Called with the lock held.
 func (s *server) restoreStreams(t *task) {
-	for i, f := range t.outs {
-		if f != nil {
+	for _, path := range []string{t.spec.Stdout, t.spec.Stderr} {
+		if f := s.orphans[path]; f != nil {
 			_ = f.Close()
-			t.outs[i] = nil
+			delete(s.orphans, path)
 		}
 	}
 	for _, st := range s.streamsOf(t) {

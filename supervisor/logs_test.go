@@ -18,7 +18,12 @@ import (
 // whoever writes.
 func TestLogPair(t *testing.T) {
 	r := newRig(t)
+	r.pid()
+	fds := count(os.Getpid(), "fd")
 	o, e := r.fifos("web.1")
+	if n := count(os.Getpid(), "fd"); n != fds+2 {
+		t.Errorf("the agent holds %d descriptors more, want one per FIFO", n-fds)
+	}
 	for _, f := range []string{o, e} {
 		st, err := os.Lstat(f)
 		if err != nil || st.Mode() != os.ModeNamedPipe|0o600 {
@@ -61,6 +66,9 @@ func TestLogPair(t *testing.T) {
 	}
 	if got := r.log("web.1.stderr"); got != "last words" {
 		t.Errorf("%q", got)
+	}
+	if n := count(os.Getpid(), "fd"); n != fds {
+		t.Errorf("%d descriptors, were %d", n, fds)
 	}
 	if exists(o) || exists(e) {
 		t.Error("FIFOs left")

@@ -33,9 +33,7 @@ func (s *server) openJournal() error {
 		p := &pair{spec: l}
 		if err := s.openPair(p); err != nil {
 			println(err.Error())
-			continue
 		}
-		s.pairs[l.ID] = p
 	}
 	for id, r := range j.tasks {
 		if r.st.PID == 0 {
@@ -51,7 +49,13 @@ func (s *server) openJournal() error {
 		t.st.Adopted = true
 		s.tasks[id] = t
 	}
-	if err := s.renewJournal(); err != nil {
+	if len(old) > 0 {
+		err = s.renewJournal()
+	} else {
+		s.jr, err = os.OpenFile(s.dir+"/journal", os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		s.limit = journalLimit
+	}
+	if err != nil {
 		return failed("journal", err)
 	}
 	for id, t := range s.tasks {
@@ -122,7 +126,7 @@ func (s *server) answerAdopt(c *conn, r request) {
 	}
 	t, err := s.adopt(r.ident)
 	if err != nil {
-		c.send(newReply(r.id, err))
+		c.refuse(r.id, err)
 		s.quitIfIdle()
 		return
 	}
@@ -143,7 +147,7 @@ func (s *server) adopt(i Identity) (*task, error) {
 		return t, nil
 	}
 	if s.leaving {
-		return nil, failed("supervisor: leaving", ErrUnsupported)
+		return nil, errLeaving
 	}
 	t := newTask(Spec{ID: i.ID, Cgroup: i.Cgroup, Stdout: i.Stdout, Stderr: i.Stderr, ExitDir: i.ExitDir}, i.BootID)
 	t.st.PID, t.st.Start, t.st.Adopted = i.PID, i.Start, true
@@ -224,22 +228,17 @@ func exitFile(dir, id string) string {
 	return dir + "/" + shortName(id) + ".exit"
 }
 
-// recordExits writes the exits that are not acknowledged, if nobody is
-// connected. Called with the lock held.
-func (s *server) recordExits() {
-	if s.conns > 0 {
+// recordExit writes an exit that is not acknowledged, if nobody is connected.
+// Called with the lock held.
+func (s *server) recordExit(t *task) {
+	if s.conns > 0 || t.spec.ExitDir == "" || !t.st.Exited || t.recorded {
 		return
 	}
-	for _, t := range s.tasks {
-		if t.spec.ExitDir == "" || !t.st.Exited || t.recorded {
-			continue
-		}
-		if err := writeExit(t.spec.ExitDir, t.st); err != nil {
-			println("supervisor: exit record:", err.Error())
-			continue
-		}
-		t.recorded = true
+	if err := writeExit(t.spec.ExitDir, t.st); err != nil {
+		println("supervisor: exit record:", err.Error())
+		return
 	}
+	t.recorded = true
 }
 
 func writeExit(dir string, st Status) error {

@@ -376,15 +376,18 @@ func (s *Scope) waiting(ctx context.Context, id string) (*call, error) {
 		return nil, err
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if k := s.waits[id]; k != nil {
+	k := s.waits[id]
+	s.mu.Unlock()
+	if k != nil {
 		select {
 		case <-k.done: // an old answer: ask again
 		default:
 			return k, nil
 		}
 	}
-	k := c.send(kWait, naming(id))
+	k = c.send(kWait, naming(id))
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.waits[id] = k
 	return k, nil
 }

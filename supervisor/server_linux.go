@@ -4,6 +4,7 @@
 package supervisor
 
 import (
+	"errors"
 	"os"
 	"slices"
 	"sync"
@@ -35,6 +36,9 @@ type server struct {
 	tasks   map[string]*task
 	byPID   map[int]*task
 	pairs   map[string]*pair
+	streams map[string]*stream  // of the pairs, by path
+	orphans map[string]*os.File // pipes of adopted tasks that lost their names, by path, until Logs
+	sock    *os.File
 	conns   int
 	leaving bool // starts nothing any more
 	term    bool // asked to go once nothing runs
@@ -56,9 +60,8 @@ type task struct {
 	pending  int // streams not drained yet, counted from the exit on
 	waiters  []waiter
 	killer   *time.Timer
-	killAt   int64       // CLOCK_BOOTTIME of killer, ns
-	recorded bool        // in ExitDir
-	outs     [2]*os.File // pipes of an adopted task that have no name any more
+	killAt   int64 // CLOCK_BOOTTIME of killer, ns
+	recorded bool  // in ExitDir
 }
 
 type waiter struct {
@@ -69,7 +72,8 @@ type waiter struct {
 func newServer(dir string) *server {
 	return &server{
 		dir: dir, boot: bootID(), kick: make(chan struct{}, 1), quit: make(chan int, 1), forks: make(chan struct{}, maxForks),
-		lock: fdLock, tasks: map[string]*task{}, byPID: map[int]*task{}, pairs: map[string]*pair{}, ownAdj: readAdj(),
+		lock: fdLock, tasks: map[string]*task{}, byPID: map[int]*task{}, pairs: map[string]*pair{},
+		streams: map[string]*stream{}, orphans: map[string]*os.File{}, ownAdj: readAdj(),
 	}
 }
 
@@ -109,6 +113,19 @@ func (c *conn) send(e *enc) {
 	}
 }
 
+// errLeaving is never told: the connection ends, and the next supervisor takes
+// the request.
+var errLeaving = errors.New("supervisor: leaving")
+
+// refuse answers a request that failed.
+func (c *conn) refuse(id uint32, err error) {
+	if err == errLeaving {
+		_ = c.f.Close()
+		return
+	}
+	c.send(newReply(id, err))
+}
+
 func (c *conn) flush() {
 	for {
 		c.mu.Lock()
@@ -126,11 +143,23 @@ func (c *conn) flush() {
 	}
 }
 
+// listen accepts on l from now on. Called with the lock held.
+func (s *server) listen(l *os.File) {
+	if s.sock != nil {
+		_ = s.sock.Close()
+	}
+	s.sock = l
+	go s.acceptLoop(l)
+}
+
 func (s *server) acceptLoop(l *os.File) {
 	for {
 		f, err := accept(l)
 		if err != nil {
-			if isClosed(err) { // bound anew: another loop has taken over
+			s.mu.Lock()
+			old := s.sock != l
+			s.mu.Unlock()
+			if old { // bound anew
 				return
 			}
 			println("supervisor: accept:", err.Error())
@@ -179,7 +208,9 @@ func (s *server) parted(c *conn) {
 	for _, t := range s.tasks {
 		t.waiters = slices.DeleteFunc(t.waiters, func(w waiter) bool { return w.c == c })
 	}
-	s.recordExits()
+	for _, t := range s.tasks {
+		s.recordExit(t)
+	}
 	s.mu.Unlock()
 	s.quitIfIdle()
 }
@@ -197,11 +228,13 @@ func (s *server) handle(c *conn, r request) {
 		go func() { <-t.started; s.handle(c, r) }()
 		return
 	}
+	if s.leaving && (r.kind == kHello || r.kind == kAdopt || r.kind == kLogs) {
+		_ = c.f.Close() // the next supervisor takes it
+		return
+	}
 	switch r.kind {
 	case kHello:
-		if !s.leaving {
-			c.send(newReply(r.id, nil).num(tVersion, Version).num(tPID, int64(os.Getpid())))
-		}
+		c.send(newReply(r.id, nil).num(tVersion, Version).num(tPID, int64(os.Getpid())))
 	case kWait:
 		if t.st.Exited {
 			c.send(about(r.id, t.st))

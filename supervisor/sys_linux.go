@@ -4,7 +4,6 @@
 package supervisor
 
 import (
-	"errors"
 	"os"
 	"strconv"
 	"strings"
@@ -22,8 +21,6 @@ const (
 )
 
 const sysPidfdOpen = 434
-
-func isClosed(err error) bool { return errors.Is(err, os.ErrClosed) }
 
 // peekChild waits until any child is a zombie and returns its pid without
 // reaping it, so that the pid stays taken until the caller holds its lock.

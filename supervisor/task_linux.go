@@ -154,15 +154,16 @@ func (s *server) lend(t *task) (back func(), err error) {
 			lent = false
 		}
 	}
+	var unmark func()
 	if marked {
-		setMark(t.mark)
+		unmark = setMark(t.mark)
 	}
 	return func() {
 		if lent {
 			_ = writeAdj(s.ownAdj)
 		}
 		if marked {
-			setMark(0)
+			unmark()
 		}
 	}, nil
 }
@@ -285,7 +286,7 @@ func (s *server) finish(t *task) {
 	}
 	t.waiters = nil
 	close(t.done)
-	s.recordExits()
+	s.recordExit(t)
 	if s.term {
 		go s.quitIfIdle()
 	}
@@ -391,6 +392,11 @@ func (s *server) destroy(t *task) error {
 	select {
 	case <-t.done:
 	case <-bound.C:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if t.reaped {
+			return errors.New("supervisor: the last output of " + t.spec.ID + " cannot be written: the log's disk hangs")
+		}
 		return errors.New("supervisor: " + t.spec.ID + " does not die, pid " + itoa(t.st.PID))
 	}
 	if t.spec.Cgroup != "" {

@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	settle  = 20 * time.Millisecond  // after the last removal seen, before the scope is made again
+	settle  = 20 * time.Millisecond  // after a removal, before the scope is made again
+	longest = time.Minute            // that grows to, when it cannot be made or does not stay
 	recheck = 100 * time.Millisecond // whether it stayed
 )
 
@@ -56,14 +57,14 @@ func (s *server) watchDir() int {
 // keepName makes the scope again if its socket was removed under us, so that the
 // next agent finds the tasks. Whoever removed it is given time to finish.
 func (s *server) keepName(watched int) int {
-	for {
+	for pause := settle; ; pause = min(2*pause, longest) {
 		s.mu.Lock()
 		fine := s.leaving || s.intact()
 		s.mu.Unlock()
 		if fine {
 			return watched
 		}
-		time.Sleep(settle)
+		time.Sleep(pause)
 		s.mu.Lock()
 		if s.leaving {
 			s.mu.Unlock()
@@ -135,7 +136,7 @@ func (s *server) remake() error {
 	if err != nil {
 		return err
 	}
-	go s.acceptLoop(os.NewFile(uintptr(l), "listen"))
+	s.listen(os.NewFile(uintptr(l), "listen"))
 	return nil
 }
 
