@@ -14,6 +14,7 @@
 //	GET  /v1/allocs/REF/logs[?task=T&stream=stdout|stderr&lines=N&follow=1]   raw bytes
 //	GET  /v1/events[?after=TOKEN&alloc=REF&follow=1]   one event a line
 //	PUT  /v1/jobs                           [Job…]: the desired state of these jobs
+//	POST /v1/gc                             finished allocs are removed now
 //
 // REF is an alloc's id, the unique beginning of one, JOB or JOB.GROUP[index]
 // where that is one alloc. An error is the JSON of Error; after the first line
@@ -57,6 +58,7 @@ type Operator interface {
 	Stop(ctx context.Context, id string, r allocrunner.KillRequest) error
 	Restart(ctx context.Context, id string, r allocrunner.RestartRequest) error
 	Signal(ctx context.Context, id, task, signal, reason string) error
+	GC(ctx context.Context) error
 }
 
 // Agent is both.
@@ -73,7 +75,7 @@ type Job struct {
 	Allocs    []*spec.Alloc `json:"allocs"`
 }
 
-// Jobs is where a node without a control plane keeps what it shall run. Both
+// Jobs is where a node without a control plane keeps what it shall run. All
 // methods return once the wish is on disk and handed to the agent.
 type Jobs interface {
 	// Apply makes jobs the desired state: all of them or, on an error, none. It
@@ -83,6 +85,8 @@ type Jobs interface {
 	// Stop makes the alloc's desired status stop; nodekeep.ErrNoAlloc if it is not
 	// one of a job's.
 	Stop(ctx context.Context, allocID string) error
+	// Forget drops the allocs that the agent has collected.
+	Forget(ctx context.Context) error
 }
 
 // Config is what a Handler serves.
@@ -115,6 +119,7 @@ func Handler(cfg Config) http.Handler {
 	mux.HandleFunc("POST /v1/allocs/{ref}/signal", s.handle(s.signal))
 	mux.HandleFunc("GET /v1/events", s.handle(s.events))
 	mux.HandleFunc("PUT /v1/jobs", s.handle(s.apply))
+	mux.HandleFunc("POST /v1/gc", s.handle(s.gc))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeError(w, &Error{Code: CodeNotSupported, Message: fmt.Sprintf("this agent does not know %s %s", r.Method, r.URL.Path),
 			Hint: "it may be older than this program: compare nodekeep version"})

@@ -131,6 +131,12 @@ func TestOperations(t *testing.T) {
 		"restart aaaa-1 task=web all=false", "restart aaaa-1 task= all=true", "signal aaaa-1 task= SIGHUP", "apply [x-1]",
 	}, f.made())
 
+	f.change(func() { f.allocs = append(f.allocs, finished(alloc("bbbb-2", "web", "api", 1), 0)) })
+	ids, err = c.GC(ctx)
+	require.NoError(t, err)
+	require.Equal(t, []string{"bbbb-2"}, ids)
+	require.Equal(t, []string{"gc", "jobs.forget"}, f.made())
+
 	alone := dialFake(t, f, false)
 	_, err = alone.Stop(ctx, "web", false)
 	require.NoError(t, err)

@@ -128,6 +128,12 @@ func (c *Client) Signal(ctx context.Context, ref, task, signal string) (before A
 	return before, c.call(ctx, http.MethodPost, allocPath(ref, "signal"), signalRequest{task, signal}, &before)
 }
 
+// GC removes what is left of finished allocs, their logs too, and returns their
+// ids once it is done.
+func (c *Client) GC(ctx context.Context) (ids []string, err error) {
+	return ids, c.call(ctx, http.MethodPost, "/v1/gc", nil, &ids)
+}
+
 func allocPath(ref, verb string) string {
 	p := "/v1/allocs/" + url.PathEscape(ref)
 	if verb != "" {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"iter"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -149,6 +150,12 @@ func (f *fake) Signal(_ context.Context, id, task, signal, _ string) error {
 	return f.call("signal %s task=%s %s", id, task, signal)
 }
 
+// GC forgets what is done.
+func (f *fake) GC(context.Context) error {
+	f.change(func() { f.allocs = slices.DeleteFunc(f.allocs, func(st nodekeep.AllocStatus) bool { return st.Done }) })
+	return f.call("gc")
+}
+
 // jobs is a job store made of nothing.
 type jobs struct{ f *fake }
 
@@ -160,6 +167,8 @@ func (j jobs) Apply(_ context.Context, list []Job) (ids []string, err error) {
 	}
 	return ids, j.f.call("apply %v", ids)
 }
+
+func (j jobs) Forget(context.Context) error { return j.f.call("jobs.forget") }
 
 func (j jobs) Stop(_ context.Context, id string) error { return j.f.call("jobs.stop %s", id) }
 

@@ -134,6 +134,26 @@ func (s *server) apply(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, ids)
 }
 
+// gc collects every finished alloc and answers with their ids.
+func (s *server) gc(w http.ResponseWriter, r *http.Request) error {
+	before := s.list()
+	err := s.Agent.GC(r.Context())
+	if err == nil && s.Jobs != nil {
+		err = s.Jobs.Forget(r.Context())
+	}
+	ids := []string{}
+	for i := range before {
+		if st, ok := s.Agent.Alloc(before[i].ID); !before[i].Gone && (!ok || st.Gone) {
+			ids = append(ids, before[i].ID)
+		}
+	}
+	s.Log.Info("collection asked for", "by", who(r), "collected", len(ids))
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, ids)
+}
+
 // readBody decodes the body; an empty one is an empty object.
 func readBody(w http.ResponseWriter, r *http.Request, into any) error {
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -93,20 +94,52 @@ func newBoxOf(t *testing.T, binary func() (string, error)) *box {
 	return b
 }
 
-// leavesNothing ends what a failed test left, and fails a test that left something.
+// leavesNothing ends the node in order and fails a test that left something.
 func (b *box) leavesNothing() {
-	for _, a := range b.agents {
-		a.kill(syscall.SIGKILL)
-	}
-	if !b.t.Failed() {
-		b.gone("when the test ended", func() []int { return append(b.marked(), b.supervisors()...) })
-		left, err := filepath.Glob(filepath.Join(b.run, "*", "*"))
-		require.NoError(b.t, err)
-		require.Empty(b.t, left, "left in the runtime directory")
-	} else {
+	if b.t.Failed() {
 		for _, a := range b.agents {
 			b.t.Logf("log of agent %d:\n%s", a.cmd.Process.Pid, a.log())
 		}
+		b.clear()
+		return
+	}
+	defer b.clear()
+	state, err := os.ReadFile(filepath.Join(b.data, "state.db"))
+	if err == nil { // a node, not what run has cleared away itself
+		if b.nk("ps").code != 0 {
+			b.serve()
+		}
+		b.ok("stop", "--all", "--no-shutdown-delay")
+		b.ok("gc")
+		require.Equal(b.t, "no allocs\n", b.ok("ps"))
+	}
+	for _, a := range b.agents {
+		a.kill(syscall.SIGTERM)
+	}
+	b.gone("when the test ended", func() []int { return append(b.marked(), b.supervisors()...) })
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	require.NoError(b.t, err)
+	require.False(b.t, bytes.Contains(mounts, []byte(b.data)), "a mount is left")
+	left, err := filepath.Glob(filepath.Join(b.run, "*"))
+	require.NoError(b.t, err)
+	require.Empty(b.t, left, "left in the runtime directory")
+	left, err = filepath.Glob(filepath.Join(b.data, "alloc", "*"))
+	require.NoError(b.t, err)
+	require.Empty(b.t, left, "left in the data directory")
+	if m := agentID.FindSubmatch(state); m != nil {
+		left, err = filepath.Glob("/sys/fs/cgroup/*/nodekeep.slice/" + string(m[1]))
+		require.NoError(b.t, err)
+		require.Empty(b.t, left, "a cgroup is left")
+	}
+}
+
+// agentID finds the name of an agent's cgroups in its state.
+var agentID = regexp.MustCompile(`"id":"([0-9a-f-]{36})","node_id"`)
+
+// clear removes what a failed test left.
+func (b *box) clear() {
+	for _, a := range b.agents {
+		a.kill(syscall.SIGKILL)
 	}
 	for _, pid := range append(b.supervisors(), b.marked()...) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -115,8 +148,6 @@ func (b *box) leavesNothing() {
 	_ = os.RemoveAll(b.run)
 }
 
-// unmountBelow unmounts the secrets of finished allocs, which stay until they are
-// collected.
 func unmountBelow(dir string) {
 	mounts, _ := os.ReadFile("/proc/self/mounts")
 	var list []string

@@ -185,7 +185,7 @@ func commands() []command {
 	return []command{
 		runCommand, serveCommand, applyCommand,
 		psCommand, inspectCommand, eventsCommand, logsCommand,
-		stopCommand, restartCommand, signalCommand,
+		stopCommand, restartCommand, signalCommand, gcCommand,
 		jobCommand, versionCommand,
 	}
 }

@@ -194,6 +194,28 @@ func restarted(before api.Alloc, task string, all bool) func(*api.Alloc) (bool, 
 	}
 }
 
+var gcCommand = command{
+	name: "gc", short: "removes what is left of finished allocs now, their logs too",
+	long: "Without it the last fifty are kept. A job of which nothing is left is forgotten: applied again, it runs again.",
+	bind: func(a *app, fs *flag.FlagSet) func(context.Context, []string) error {
+		return func(ctx context.Context, args []string) error {
+			if len(args) > 0 {
+				return usage("gc takes no arguments")
+			}
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			ids, err := c.GC(ctx)
+			if err != nil {
+				return err
+			}
+			return a.printIDs("collected", ids)
+		}
+	},
+}
+
 var signalCommand = command{
 	name: "signal", args: "-s SIG ALLOC [TASK]", short: "sends a signal to the main process of the running tasks, or of one of them",
 	bind: func(a *app, fs *flag.FlagSet) func(context.Context, []string) error {

@@ -240,6 +240,7 @@ func (s *jobStore) commit(ctx context.Context, change func(index uint64) (map[st
 	if err != nil {
 		return err
 	}
+	jobs = s.prune(jobs, func(al *spec.Alloc) bool { return al.Stopped() })
 	if len(jobs) == 0 {
 		return nil
 	}
@@ -460,6 +461,40 @@ func (s *jobStore) Stop(ctx context.Context, id string) error {
 		}
 		return nil, fmt.Errorf("%w: %s belongs to no job that was applied here", nodekeep.ErrNoAlloc, id)
 	})
+}
+
+// Forget drops every alloc that the agent has collected, whatever is desired of
+// it: applied again, its job runs again.
+func (s *jobStore) Forget(ctx context.Context) error {
+	return s.commit(ctx, func(uint64) (map[string]*job, error) {
+		return s.prune(nil, func(*spec.Alloc) bool { return true }), nil
+	})
+}
+
+// prune adds to changed the jobs that have collected allocs for which drop
+// holds, without them, and without a job of which nothing is left. So the store
+// does not grow with what was stopped long ago.
+func (s *jobStore) prune(changed map[string]*job, drop func(*spec.Alloc) bool) map[string]*job {
+	for name, old := range s.jobs {
+		if _, ok := changed[name]; ok {
+			continue
+		}
+		j := *old
+		j.Allocs = slices.DeleteFunc(slices.Clone(old.Allocs), func(al *spec.Alloc) bool {
+			st, ok := s.agent.Alloc(al.ID)
+			return drop(al) && (!ok || st.Gone)
+		})
+		if len(j.Allocs) == len(old.Allocs) {
+			continue
+		}
+		if changed == nil {
+			changed = map[string]*job{}
+		}
+		if changed[name] = &j; len(j.Allocs) == 0 {
+			changed[name] = nil
+		}
+	}
+	return changed
 }
 
 // Clear forgets every job: the agent stops what runs and collects all.

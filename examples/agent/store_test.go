@@ -25,6 +25,7 @@ import (
 type listAgent struct {
 	last   nodekeep.Desired
 	failed map[string]bool
+	gone   map[string]bool
 	err    error
 }
 
@@ -51,6 +52,7 @@ func (l *listAgent) Alloc(id string) (st nodekeep.AllocStatus, ok bool) {
 	for _, al := range l.last.Allocs {
 		if al.ID == id {
 			st.Alloc, st.Status = al, allocrunner.Running
+			st.Gone = l.gone[id]
 			if l.failed[id] {
 				st.Status = allocrunner.Failed
 			}
@@ -146,6 +148,33 @@ func TestStoreLife(t *testing.T) {
 	require.Greater(t, agent.last.Index, index)
 	open(t, dir, agent)
 	require.Empty(t, agent.wanted())
+}
+
+// TestStoreForgets: what was stopped and collected leaves the store with the next
+// change; what completed and was collected only when asked, for it must not run
+// a second time.
+func TestStoreForgets(t *testing.T) {
+	dir, agent, ctx := t.TempDir(), &listAgent{gone: map[string]bool{}}, t.Context()
+	s := open(t, dir, agent)
+	ids, err := s.Apply(ctx, []api.Job{aJob("stopped", "/a", 1), aJob("complete", "/a", 1)})
+	require.NoError(t, err)
+	require.NoError(t, s.Stop(ctx, ids[0]))
+	agent.gone[ids[0]], agent.gone[ids[1]] = true, true
+	_, err = s.Apply(ctx, []api.Job{aJob("other", "/a", 1)})
+	require.NoError(t, err)
+	require.NotContains(t, agent.wanted(), ids[0])
+	require.Contains(t, agent.wanted(), ids[1])
+	require.NoFileExists(t, filepath.Join(dir, fileName("default", "stopped")))
+	same, err := s.Apply(ctx, []api.Job{aJob("complete", "/a", 1)})
+	require.NoError(t, err)
+	require.Equal(t, ids[1:], same)
+	require.NoError(t, s.Forget(ctx))
+	require.NotContains(t, agent.wanted(), ids[1])
+	require.Len(t, agent.wanted(), 1)
+	require.Equal(t, []string{"default.other.json", "index"}, names(t, dir))
+	index := agent.last.Index
+	require.NoError(t, s.Forget(ctx))
+	require.Equal(t, index, agent.last.Index, "nothing to do is not a change")
 }
 
 // TestStoreRefuses: what is wrong changes nothing, and all faults are told.
