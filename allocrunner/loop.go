@@ -141,7 +141,7 @@ func (l *loop) nextWake() time.Duration {
 func (l *loop) evaluate(ctx context.Context) {
 	for {
 		tasks := l.views()
-		in := l.input(tasks)
+		in := l.input()
 		d := plan(tasks, l.life, in)
 		next, changed := l.life, d.end != nil || d.restarted
 		if d.end != nil {
@@ -229,7 +229,7 @@ func (l *loop) why() any {
 	return l.life.Kill
 }
 
-func (l *loop) input(tasks []view) input {
+func (l *loop) input() input {
 	in := input{
 		stop: l.alloc.Stopped(), ready: l.ready, retry: l.preruns.left(time.Now()) > 0,
 		left: l.left || !l.r.hooks.any(prekill), changed: l.changed, durable: l.durable, asking: l.work.op == opRestart,

@@ -42,7 +42,8 @@ func (r *Rotator) splice(fd int) (int, error) {
 				return 0, errPlain // Write reports it
 			}
 		}
-		size, room := r.end(), 0
+		size := r.end()
+		var room int
 		// As far as it does not matter where lines end …
 		if free := r.cfg.MaxSize - size - min(lineWindow, r.cfg.MaxSize/4); free > 0 {
 			room = int(free)

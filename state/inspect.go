@@ -236,11 +236,10 @@ func (c *checker) branch(buf, low, high []byte, kind bucketKind, depth int) erro
 		if !inOrder(low, k, high, i > 0) {
 			return damaged("keys out of order")
 		}
-		next, end := high, error(nil)
+		next := high
 		if i+1 < count {
-			next, end = key(i + 1)
-			if end != nil {
-				return end
+			if next, err = key(i + 1); err != nil {
+				return err
 			}
 		}
 		if err := c.tree(order.Uint64(buf[pageHeader+i*pageElem+8:]), k, next, kind, depth+1); err != nil {
