@@ -36,7 +36,7 @@ func (s *Scope) ensure() (*client, error) {
 		} else if err != nil {
 			return nil, err
 		}
-		lock, err := takeLock(s.dir, true)
+		lock, err := takeLock(s.dir)
 		switch {
 		case err == nil:
 			c, err := s.launch(lock)
@@ -87,11 +87,8 @@ func (s *Scope) attach() (*client, error) {
 
 // takeLock locks the scope. What it locked may have been removed meanwhile: then
 // it is another file's lock now, and the next try decides.
-func takeLock(dir string, create bool) (int, error) {
-	flags := syscall.O_RDWR | syscall.O_CLOEXEC | syscall.O_NOFOLLOW
-	if create {
-		flags |= syscall.O_CREAT
-	}
+func takeLock(dir string) (int, error) {
+	const flags = syscall.O_RDWR | syscall.O_CREAT | syscall.O_CLOEXEC | syscall.O_NOFOLLOW
 	for {
 		lock, err := syscall.Open(dir+"/lock", flags, 0o600)
 		if err != nil {
@@ -248,7 +245,7 @@ func (s *Scope) expectEnd(c *client, yes bool) {
 
 // clear removes the directory if no supervisor lives and none is needed.
 func (s *Scope) clear() (bool, error) {
-	lock, err := takeLock(s.dir, true)
+	lock, err := takeLock(s.dir)
 	if err == errBusyLock {
 		return false, nil
 	}

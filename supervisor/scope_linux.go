@@ -334,6 +334,7 @@ func (s *Scope) Adopt(ctx context.Context, i Identity) (Status, error) {
 func (s *Scope) Wait(ctx context.Context, id string) (Status, error) {
 	pause := firstBackoff
 	for {
+		asked := time.Now()
 		k, err := s.waiting(ctx, id)
 		if err == nil {
 			var r reply
@@ -346,7 +347,9 @@ func (s *Scope) Wait(ctx context.Context, id string) (Status, error) {
 				s.answered(id, k)
 				return st, serr
 			}
-			pause = firstBackoff
+			if time.Since(asked) > shortLife {
+				pause = firstBackoff
+			}
 		}
 		s.mu.Lock()
 		_, known := s.tasks[id]
@@ -355,7 +358,10 @@ func (s *Scope) Wait(ctx context.Context, id string) (Status, error) {
 		if over {
 			return Status{}, ErrClosed
 		}
-		if ctx.Err() != nil || !known && !errors.Is(err, ErrClosed) || errors.Is(err, ErrForeignScope) {
+		if ctx.Err() != nil {
+			return Status{}, context.Cause(ctx)
+		}
+		if !known && !errors.Is(err, ErrClosed) || errors.Is(err, ErrForeignScope) {
 			return Status{}, err
 		}
 		t := time.NewTimer(pause)

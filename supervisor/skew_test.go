@@ -36,7 +36,7 @@ func oldServer(t *testing.T, answer func(r request) *enc) *Scope {
 	if err := os.Mkdir(s.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	lock, err := takeLock(s.dir, true)
+	lock, err := takeLock(s.dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -109,7 +109,7 @@ func (s *server) remake() error {
 		return err
 	}
 	if !s.ours() {
-		lock, err := takeLock(s.dir, true)
+		lock, err := takeLock(s.dir)
 		if err != nil {
 			return err
 		}
