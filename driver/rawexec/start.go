@@ -31,6 +31,9 @@ func (d *rawexec) Start(ctx context.Context, cfg driver.TaskConfig) (*driver.Han
 		return nil, err
 	}
 	sp, err := d.spec(cfg)
+	if err != nil || sp.Cgroup == "" {
+		err = errors.Join(err, removeEmpty(cfg.Cgroup))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -52,8 +55,17 @@ func handle(id string, r record) (*driver.Handle, error) {
 	return &driver.Handle{Driver: Name, TaskID: id, Version: recordVersion, PID: r.PID, State: raw}, nil
 }
 
+// removeEmpty removes a cgroup that was made for a task and is not used after
+// all. What is in it, if anything, an earlier agent started: Destroy's to end.
+func removeEmpty(path string) error {
+	if len(cgroup.Procs(path)) > 0 {
+		return nil
+	}
+	return removeCgroups(path)
+}
+
 // spec is the process to start. It touches nothing but the mode of a program in
-// the task's own directory, and the empty cgroup of a task that wants none.
+// the task's own directory.
 func (d *rawexec) spec(cfg driver.TaskConfig) (supervisor.Spec, error) {
 	tc, err := decode(cfg.Config)
 	if cfg.Scope == "" {
@@ -86,9 +98,6 @@ func (d *rawexec) spec(cfg driver.TaskConfig) (supervisor.Spec, error) {
 	}
 	if d.cfg.NoCgroups || tc.NoCgroups {
 		sp.Cgroup = ""
-		if err := cgroup.Remove(cfg.Cgroup); err != nil {
-			return sp, driver.Recoverable(fmt.Errorf("rawexec: cgroup that is not wanted: %w", err))
-		}
 	}
 	return sp, nil
 }
