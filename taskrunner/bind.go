@@ -49,6 +49,7 @@ type bound struct {
 	key     string // of its state
 	has     [callbacks]bool
 	saved   []byte // the state as it is, or is to be, in the store
+	zero    []byte // what stands for no state
 	late    *call  // an abandoned callback
 	open    func(saved []byte) (session, error)
 }
@@ -152,7 +153,10 @@ func (r *TaskRunner) load() (Snapshot, error) {
 		errs := []error{err}
 		for _, h := range r.hooks {
 			h.saved = tx.Get(r.path, h.key)
-			_, err := h.open(h.saved)
+			s, err := h.open(h.saved)
+			if err == nil && h.saved == nil {
+				h.zero, err = s.encode()
+			}
 			errs = append(errs, err)
 		}
 		return errors.Join(errs...)
@@ -188,14 +192,10 @@ func (s Snapshot) sound() error {
 	return nil
 }
 
-func equalState(h *bound, raw []byte) bool {
-	if h.saved != nil {
-		return bytes.Equal(h.saved, raw)
+// same says that the state has not changed.
+func (h *bound) same(raw []byte) bool {
+	if h.saved == nil {
+		return bytes.Equal(h.zero, raw)
 	}
-	zero, err := h.open(nil)
-	if err != nil {
-		return false
-	}
-	z, err := zero.encode()
-	return err == nil && bytes.Equal(z, raw)
+	return bytes.Equal(h.saved, raw)
 }

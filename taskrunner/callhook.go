@@ -48,7 +48,7 @@ func (o *operation) call(ctx context.Context, i int, cb callback, limit time.Dur
 	req := o.request(i, s)
 	begin := time.Now()
 	var c Contribution
-	err, abandoned := guard(ctx, late, func(ctx context.Context) (err error) {
+	abandoned, err := guard(ctx, late, func(ctx context.Context) (err error) {
 		got, err := s.call(ctx, cb, req)
 		if !req.ctl.over.Load() {
 			c = got
@@ -64,14 +64,16 @@ func (o *operation) call(ctx context.Context, i int, cb callback, limit time.Dur
 			o.note(HookFailed, (&hookError{h.name, cb, err}).attrs())
 		}
 	} else {
-		err = errors.Join(err, o.keep(h, s))
+		err = errors.Join(err, o.keep(ctx, cb, h, s))
 	}
 	var p *panicError
 	if errors.As(err, &p) {
 		o.log.Error("hook panicked", "hook", h.name, "callback", cb.String(), "panic", p.value, "stack", string(p.stack))
 	}
-	took := time.Since(begin)
-	o.ask(func(l *loop) { l.traceHook(h.name, cb, took, err) })
+	if o.cfg.Trace.Hook != nil {
+		took := time.Since(begin)
+		o.ask(func(l *loop) { l.outside(func() { o.cfg.Trace.Hook(h.name, cb.String(), took, err) }) })
+	}
 	if err != nil {
 		return fail(err)
 	}
@@ -79,36 +81,32 @@ func (o *operation) call(ctx context.Context, i int, cb callback, limit time.Dur
 }
 
 // keep saves a hook's state if it changed. A store that fails is not the hook's
-// error: the loop keeps the state and writes it with its next commit.
-func (o *operation) keep(h *bound, s session) error {
+// error: the loop has the state and writes it with its next commit. A chain that
+// starts new things waits for that.
+func (o *operation) keep(ctx context.Context, cb callback, h *bound, s session) error {
 	raw, err := s.encode()
-	if err != nil || equalState(h, raw) {
+	if err != nil || h.same(raw) {
 		return err
 	}
 	h.saved = raw
-	o.ask(func(l *loop) { _ = l.saveHook(h.key, raw) })
-	return nil
-}
-
-// saved waits until everything is on disk: a chain that starts new things does
-// not go on before.
-func (o *operation) saved(ctx context.Context) error {
 	var durable <-chan struct{}
-	o.ask(func(l *loop) { durable = l.durableSoon() })
-	if durable == nil {
-		return nil
+	o.ask(func(l *loop) {
+		if l.saveHook(h.key, raw) != nil {
+			durable = l.durableSoon()
+		}
+	})
+	if durable != nil && cb <= cbUpdate {
+		select {
+		case <-durable:
+		case <-ctx.Done():
+		}
 	}
-	select {
-	case <-durable:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return nil
 }
 
 func (o *operation) request(i int, s session) *Request {
 	h := o.hooks[i]
-	ctl := &control{r: o.TaskRunner, log: o.log.With("hook", h.name), bg: o.bg}
+	ctl := &control{r: o.TaskRunner, log: o.log, hook: h.name, bg: o.bg}
 	ctl.save = func() error {
 		raw, err := s.encode()
 		if err != nil {

@@ -66,7 +66,7 @@ func (o *operation) prepare(ctx context.Context) result {
 			}
 			ctl.emit(Driver, m)
 		}
-		err, _ := guard(ctx, lateness, func(ctx context.Context) error { return p.Prepare(ctx, cfg, emit) })
+		_, err := guard(ctx, lateness, func(ctx context.Context) error { return p.Prepare(ctx, cfg, emit) })
 		if err != nil {
 			return o.failed(ctx, DriverFailure, nil, err)
 		}
@@ -86,7 +86,7 @@ func (o *operation) start(ctx context.Context) result {
 		return o.failedStart(ctx, driver.Recoverable(fmt.Errorf("cgroup: %w", err)))
 	}
 	var h *driver.Handle
-	err, late := guard(ctx, startLateness, func(ctx context.Context) (err error) {
+	late, err := guard(ctx, startLateness, func(ctx context.Context) (err error) {
 		h, err = drv.Start(ctx, cfg)
 		return err
 	})
@@ -174,7 +174,7 @@ func (o *operation) destroy(ctx context.Context) error {
 func (o *operation) destroyOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, destroyLimit)
 	defer cancel()
-	err, late := guard(ctx, lateness, func(ctx context.Context) error {
+	late, err := guard(ctx, lateness, func(ctx context.Context) error {
 		drv, err := o.driver(ctx)
 		if err != nil {
 			return err
@@ -213,7 +213,7 @@ func (o *operation) waitStopped(ctx context.Context) result {
 	wctx, cancel := context.WithTimeout(ctx, o.snap.Resume.Grace.Left(o.cfg.Clock.Now())+stopSlack)
 	defer cancel()
 	var exit driver.ExitResult
-	err, late := guard(wctx, lateness, func(ctx context.Context) error {
+	late, err := guard(wctx, lateness, func(ctx context.Context) error {
 		drv, err := o.driver(ctx)
 		if err == nil {
 			exit, err = drv.Wait(ctx, o.snap.Handle.TaskID)
@@ -283,7 +283,7 @@ func (o *operation) stop(ctx context.Context) result {
 func (o *operation) stopOnce(ctx context.Context, id string, grace time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, grace+stopSlack)
 	defer cancel()
-	err, late := guard(ctx, lateness, func(ctx context.Context) error {
+	late, err := guard(ctx, lateness, func(ctx context.Context) error {
 		drv, err := o.driver(ctx)
 		if err != nil {
 			return err
@@ -301,7 +301,7 @@ func (o *operation) exitWithin(ctx context.Context, id string, d time.Duration) 
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	var exit driver.ExitResult
-	err, late := guard(ctx, lateness, func(ctx context.Context) error {
+	late, err := guard(ctx, lateness, func(ctx context.Context) error {
 		drv, err := o.driver(ctx)
 		if err == nil {
 			exit, err = drv.Wait(ctx, id)
@@ -322,7 +322,7 @@ func (o *operation) recover(ctx context.Context) result {
 	drv, err := o.driver(ctx)
 	if err == nil {
 		var late *call
-		err, late = guard(ctx, lateness, func(ctx context.Context) error { return drv.Recover(ctx, o.snap.Handle) })
+		late, err = guard(ctx, lateness, func(ctx context.Context) error { return drv.Recover(ctx, o.snap.Handle) })
 		if late != nil {
 			o.log.Error("driver does not return from Recover and is abandoned", "stack", late.stack())
 		}
@@ -384,7 +384,7 @@ func (o *operation) resume(ctx context.Context) result {
 		}
 		return result{err: err, canceled: true} // try again later
 	}
-	rebooted := o.snap.Resume.Boot != o.params.now.Boot
+	rebooted := o.snap.Resume.Boot != o.cfg.Clock.Now().Boot
 	if drv.Info().Capabilities.IdempotentStart && !rebooted {
 		return result{again: true}
 	}
@@ -404,7 +404,7 @@ func (o *operation) sendSignal(ctx context.Context) result {
 	if !ok {
 		return result{err: fmt.Errorf("driver %q: signals: %w", o.task.Driver, driver.ErrNotImplemented)}
 	}
-	err, _ = guard(ctx, lateness, func(ctx context.Context) error {
+	_, err = guard(ctx, lateness, func(ctx context.Context) error {
 		return s.Signal(ctx, o.snap.Handle.TaskID, o.signal)
 	})
 	return result{err: err}

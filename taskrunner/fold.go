@@ -59,7 +59,9 @@ func (l *loop) learn(res result) {
 
 func (l *loop) recovered(res result) {
 	switch {
-	case res.canceled || res.lost:
+	case res.canceled:
+	case res.lost:
+		l.r.log.Warn("task was not found again", "task_id", l.snap.Handle.TaskID, "error", res.err)
 	case res.err != nil:
 		l.tryLater(true)
 	default:
@@ -182,10 +184,4 @@ func (l *loop) signal(name, reason string, answer chan<- error) error {
 	l.signals = append(l.signals, signalRequest{name, answer})
 	_ = l.move(s, durable) // a store that fails keeps no signal back
 	return nil
-}
-
-func (l *loop) traceHook(hook string, cb callback, took time.Duration, err error) {
-	if f := l.r.cfg.Trace.Hook; f != nil {
-		l.outside(func() { f(hook, cb.String(), took, err) })
-	}
 }

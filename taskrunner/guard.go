@@ -32,24 +32,27 @@ func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
 // call is foreign code that runs in a goroutine of its own.
 type call struct {
 	done chan struct{} // closed when it has returned
-	id   chan []byte   // of its goroutine, for the stack
 	err  error         // valid once done is closed
 }
 
 // spawn runs f in a goroutine and contains its panic.
 func spawn(f func() error) *call {
-	c := &call{done: make(chan struct{}), id: make(chan []byte, 1), err: errExited}
-	go func() {
-		defer close(c.done)
-		defer func() {
-			if p := recover(); p != nil {
-				c.err = &panicError{p, debug.Stack()}
-			}
-		}()
-		c.id <- goroutineID()
-		c.err = f()
-	}()
+	c := &call{done: make(chan struct{}), err: errExited}
+	go c.run(f)
 	return c
+}
+
+// run is not inlined: its receiver's address in a stack trace names the call.
+//
+//go:noinline
+func (c *call) run(f func() error) {
+	defer close(c.done)
+	defer func() {
+		if p := recover(); p != nil {
+			c.err = &panicError{p, debug.Stack()}
+		}
+	}()
+	c.err = f()
 }
 
 // returned says whether the call is over.
@@ -64,45 +67,34 @@ func (c *call) returned() bool {
 
 // guard runs f and waits for it, after the end of ctx no longer than late. What
 // is not back then is abandoned: the call that is returned is still under way.
-func guard(ctx context.Context, late time.Duration, f func(context.Context) error) (error, *call) {
+func guard(ctx context.Context, late time.Duration, f func(context.Context) error) (*call, error) {
 	c := spawn(func() error { return f(ctx) })
 	select {
 	case <-c.done:
-		return c.err, nil
+		return nil, c.err
 	case <-ctx.Done():
 	}
 	t := time.NewTimer(late)
 	defer t.Stop()
 	select {
 	case <-c.done:
-		return c.err, nil
+		return nil, c.err
 	case <-t.C:
-		return errAbandoned, c
+		return c, errAbandoned
 	}
 }
 
-// stack is where the call is now.
+// stack is where the call is now; "" if it has returned meanwhile.
 func (c *call) stack() string {
-	id := <-c.id
-	c.id <- id
 	buf := make([]byte, 1<<20)
 	buf = buf[:runtime.Stack(buf, true)]
+	me := fmt.Appendf(nil, "(*call).run(%p", c)
 	for g := range bytes.SplitSeq(buf, []byte("\n\n")) {
-		if bytes.HasPrefix(g, id) {
+		if bytes.Contains(g, me) {
 			return string(g)
 		}
 	}
-	return "" // it has returned meanwhile
-}
-
-// goroutineID is how a stack trace of the calling goroutine begins.
-func goroutineID() []byte {
-	buf := make([]byte, 40)
-	buf = buf[:runtime.Stack(buf, false)]
-	if i := bytes.IndexByte(buf, '['); i > 0 {
-		buf = buf[:i]
-	}
-	return buf
+	return ""
 }
 
 // sleep waits for d, or less if ctx ends.

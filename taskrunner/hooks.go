@@ -48,10 +48,7 @@ func (o *operation) prestart(ctx context.Context) result {
 		if !h.has[cbPrestart] {
 			continue
 		}
-		if o.out.by[i], err = o.call(ctx, i, cbPrestart, 0); err == nil {
-			err = o.saved(ctx)
-		}
-		if err != nil {
+		if o.out.by[i], err = o.call(ctx, i, cbPrestart, 0); err != nil {
 			var he *hookError
 			if errors.As(err, &he) {
 				return o.failed(ctx, HookFailed, he.attrs(), err)
@@ -98,6 +95,7 @@ func (o *operation) rebuild(ctx context.Context) result {
 			return result{canceled: true}
 		}
 		if err == nil {
+			o.out.by = slices.Clone(o.out.by) // somebody may be reading the old one
 			o.out.by[i] = c
 			continue
 		}

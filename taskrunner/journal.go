@@ -101,8 +101,8 @@ func (l *loop) write() error {
 		for key, raw := range l.unsaved {
 			errs = append(errs, tx.Put(l.r.path, key, raw))
 		}
-		if f := l.r.cfg.Record; f != nil {
-			errs = append(errs, f(tx, l.disk, l.snap))
+		if l.r.cfg.Record != nil {
+			errs = append(errs, l.record(tx))
 		}
 		return errors.Join(errs...)
 	})
@@ -194,14 +194,4 @@ func (l *loop) show(s Snapshot) {
 	if f := l.r.cfg.Trace.Transition; f != nil {
 		l.outside(func() { f(old.Snapshot, s) })
 	}
-}
-
-// outside runs a callback of the host; its panic goes no further.
-func (l *loop) outside(f func()) {
-	defer func() {
-		if p := recover(); p != nil {
-			l.r.log.Error("callback of the host panicked", "panic", p)
-		}
-	}()
-	f()
 }

@@ -241,7 +241,7 @@ func (l *loop) launch(ctx context.Context, o op) {
 		l.bg = newGroup(ctx)
 	}
 	x := &operation{
-		TaskRunner: l.r, op: o, snap: l.snap, params: l.params(), alloc: l.alloc, seen: l.seen, task: l.task, out: l.out,
+		TaskRunner: l.r, op: o, snap: l.snap, alloc: l.alloc, seen: l.seen, task: l.task, out: l.out,
 		bg: l.bg, known: l.known, recovered: l.taken, leftover: l.left, tries: l.failed,
 		log: l.r.log.With("attempt", l.snap.Attempt, "driver", l.task.Driver),
 	}
@@ -259,7 +259,7 @@ func (l *loop) launch(ctx context.Context, o op) {
 		return nil
 	})
 	if o == opDelay { // its only call is Wait, which the operation does not guard
-		cur.abandonAt = time.Now().Add(l.snap.Resume.Delay.Left(x.params.now) + lateness)
+		cur.abandonAt = time.Now().Add(l.snap.Resume.Delay.Left(l.r.cfg.Clock.Now()) + lateness)
 	}
 	l.cur = cur
 }

@@ -27,7 +27,6 @@ type operation struct {
 	*TaskRunner
 	op        op
 	snap      Snapshot
-	params    params
 	alloc     *spec.Alloc
 	seen      *spec.Alloc // what the last update hooks saw
 	task      *spec.Task
@@ -45,7 +44,7 @@ type operation struct {
 // outputs is what prestart hooks made, handed from operation to operation.
 type outputs struct {
 	info driver.Info
-	by   []Contribution // of each hook
+	by   []Contribution // of each hook; what is set is never changed, but replaced with a copy
 	redo []int          // hooks whose rebuild is to be tried again; nil before the first try
 	cfg  driver.TaskConfig
 	// unknown are names that texts of the task use and nobody knows.
@@ -58,6 +57,9 @@ func (o *operation) perform(ctx context.Context) (res result) {
 		if p := recover(); p != nil {
 			o.log.Error("operation panicked", "panic", p, "stack", string(debug.Stack()))
 			res = result{err: fmt.Errorf("taskrunner: panic: %v", p), kind: DriverFailure}
+			if o.op == opResume || o.op == opExited || o.op == opAbort {
+				res.leaked = res.err // nobody knows what is left
+			}
 		}
 		res.op, res.events = o.op, o.events
 	}()
@@ -119,15 +121,19 @@ func (o *operation) dir() allocdir.TaskDir {
 // builder is the environment as the task sees it, of the first n hooks' outputs.
 // What it returns may be called from any goroutine at any time.
 func (o *operation) builder(n int) func() taskenv.Builder {
-	env, tmpl := map[string]string{}, map[string]string{}
-	for _, c := range o.out.by[:n] {
-		maps.Copy(env, c.Env)
-		maps.Copy(tmpl, c.Template)
-	}
-	alloc, make := o.alloc, o.cfg.Env
+	by, alloc, env := o.out.by[:n], o.alloc, o.cfg.Env
 	dirs := taskDirs(o.out.info.Capabilities.FSIsolation, o.dir())
 	return sync.OnceValue(func() taskenv.Builder {
-		return make(alloc).WithDirs(dirs).WithHook(env).WithTemplate(tmpl)
+		b := env(alloc).WithDirs(dirs)
+		for _, c := range by {
+			if len(c.Env) > 0 {
+				b = b.WithHook(c.Env)
+			}
+			if len(c.Template) > 0 {
+				b = b.WithTemplate(c.Template)
+			}
+		}
+		return b
 	})
 }
 
@@ -183,15 +189,13 @@ func (o *operation) taskConfig(drv driver.Driver) (driver.TaskConfig, []string, 
 	return cfg, missing, nil
 }
 
-// ask hands f to the loop and waits for it to run; false: the loop has ended.
-func (r *TaskRunner) ask(f func(*loop)) bool {
+// ask hands f to the loop and waits for it to run, or for the end of the loop.
+func (r *TaskRunner) ask(f func(*loop)) {
 	ran := make(chan struct{})
 	select {
 	case r.cmds <- func(l *loop) { f(l); close(ran) }:
 		<-ran
-		return true
 	case <-r.done:
-		return false
 	}
 }
 
@@ -199,6 +203,7 @@ func (r *TaskRunner) ask(f func(*loop)) bool {
 type control struct {
 	r    *TaskRunner
 	log  hclog.Logger
+	hook string
 	save func() error
 	bg   *group
 	over atomic.Bool // the callback was abandoned: its state is void
@@ -219,7 +224,7 @@ func (c *control) emit(kind Kind, attrs map[string]string) {
 func (c *control) ask(what string, f func(*loop) error) {
 	c.r.ask(func(l *loop) {
 		if err := f(l); err != nil {
-			c.log.Warn("request of a hook cannot be met", "request", what, "error", err)
+			c.log.Warn("request of a hook cannot be met", "hook", c.hook, "request", what, "error", err)
 		}
 	})
 }
@@ -227,7 +232,7 @@ func (c *control) ask(what string, f func(*loop) error) {
 func (c *control) background(name string, f func(context.Context)) {
 	c.r.ask(func(*loop) {
 		if !c.bg.start(name, f) {
-			c.log.Warn("background work was asked for after the end of its attempt", "work", name)
+			c.log.Warn("background work was asked for after the end of its attempt", "hook", c.hook, "work", name)
 		}
 	})
 }

@@ -89,7 +89,7 @@ func New(cfg Config) (*TaskRunner, error) {
 	r := &TaskRunner{
 		cfg:      cfg,
 		path:     state.Path{"v1", "alloc", cfg.Alloc.ID, "task-" + cfg.Task},
-		log:      cfg.Log.With("alloc_id", cfg.Alloc.ID, "task", cfg.Task),
+		log:      quiet{cfg.Log}.With("alloc_id", cfg.Alloc.ID, "task", cfg.Task),
 		poke:     make(chan struct{}, 1),
 		cmds:     make(chan func(*loop)),
 		done:     make(chan struct{}),

@@ -11,11 +11,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/nodekeep/nodekeep/driver"
 	"github.com/nodekeep/nodekeep/driver/drivertest"
 	"github.com/nodekeep/nodekeep/spec"
+	"github.com/nodekeep/nodekeep/state"
+	"github.com/nodekeep/nodekeep/taskenv"
 	"github.com/nodekeep/nodekeep/taskrunner"
 )
 
@@ -299,6 +302,42 @@ func TestWatchAndObserve(t *testing.T) {
 		require.ErrorIs(t, b.Kill(ctx, taskrunner.KillRequest{}), errDetach)
 		for range b.Watch(ctx) {
 		}
+	})
+}
+
+// badLogger panics at every line.
+type badLogger struct{ hclog.Logger }
+
+func (badLogger) With(...any) hclog.Logger { panic("of the host") }
+func (badLogger) Info(string, ...any)      { panic("of the host") }
+func (badLogger) Warn(string, ...any)      { panic("of the host") }
+func (badLogger) Error(string, ...any)     { panic("of the host") }
+
+// D35: a panic in what the host hands in goes no further.
+func TestHostPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.alloc = alloc(spec.JobBatch)
+		w.fake.Script = script(exits(time.Minute, 0))
+		records := 0
+		w.edit = func(c *taskrunner.Config) {
+			c.Log = badLogger{hclog.NewNullLogger()}
+			c.Observe = func(taskrunner.Snapshot) { panic("of the host") }
+			c.Record = func(state.Tx, taskrunner.Snapshot, taskrunner.Snapshot) error {
+				if records++; records < 4 {
+					panic("of the host")
+				}
+				return nil
+			}
+		}
+		require.False(t, w.start().end().Failed)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.edit = func(c *taskrunner.Config) { c.Env = func(*spec.Alloc) taskenv.Builder { panic("of the host") } }
+		s := w.start().end()
+		require.True(t, s.Failed)
+		require.Contains(t, s.Reason, "of the host")
 	})
 }
 
