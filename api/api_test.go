@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"io"
 	"net/http"
@@ -131,6 +132,16 @@ func TestOperations(t *testing.T) {
 		"restart aaaa-1 task=web all=false", "restart aaaa-1 task= all=true", "signal aaaa-1 task= SIGHUP", "apply [x-1]",
 	}, f.made())
 
+	f.err = errors.New("no space left")
+	_, err = c.Stop(ctx, "web", false)
+	requireCode(t, err, CodeInternal)
+	require.Equal(t, []string{"jobs.stop aaaa-1", "stop aaaa-1 nodelay=false grace=0"}, f.made(), "the task is stopped all the same")
+	f.err = taskrunner.ErrNotDurable
+	_, err = c.Stop(ctx, "web", false)
+	requireCode(t, err, CodeNotDurable)
+	require.ErrorIs(t, err, taskrunner.ErrNotDurable)
+	f.made()
+	f.err = nil
 	f.change(func() { f.allocs = append(f.allocs, finished(alloc("bbbb-2", "web", "api", 1), 0)) })
 	ids, err = c.GC(ctx)
 	require.NoError(t, err)

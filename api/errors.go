@@ -32,6 +32,7 @@ const (
 	CodeConflict      Code = "conflict"       // not possible as things are, for another reason
 	CodeStale         Code = "stale"          // an older desired list than the one applied
 	CodeCompacted     Code = "compacted"      // the events asked for are gone
+	CodeNotDurable    Code = "not_durable"    // it is being done, but a crash would undo it: the disk failed
 	CodeUnknownSignal Code = "unknown_signal" // the driver knows no such signal
 	CodeNotSupported  Code = "not_supported"  // this node or driver cannot do that
 	CodeUnavailable   Code = "unavailable"    // not now; try again
@@ -91,6 +92,7 @@ var kinds = []struct {
 	{taskrunner.ErrNotRunning, CodeNotRunning, http.StatusConflict},
 	{allocrunner.ErrTerminal, CodeEnded, http.StatusConflict},
 	{allocrunner.ErrUnknownTask, CodeNoTask, http.StatusNotFound},
+	{taskrunner.ErrNotDurable, CodeNotDurable, http.StatusInsufficientStorage},
 	{state.ErrCompacted, CodeCompacted, http.StatusGone},
 	{driver.ErrUnknownSignal, CodeUnknownSignal, http.StatusBadRequest},
 	{driver.ErrNotImplemented, CodeNotSupported, http.StatusNotImplemented},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodekeep/nodekeep"
 	"github.com/nodekeep/nodekeep/allocrunner"
+	"github.com/nodekeep/nodekeep/taskrunner"
 )
 
 // maxBody bounds a request's body: a thousand large jobs fit, an endless one not.
@@ -37,28 +38,39 @@ type signalRequest struct {
 func (s *server) stop(w http.ResponseWriter, r *http.Request) error {
 	var req stopRequest
 	return s.operate(w, r, &req, "stop", func(al *nodekeep.AllocStatus) error {
+		// The desired state is what stops it. The agent is told too where that is
+		// not all, and where it could not be written: a full disk stops no stop.
+		var unwritten error
 		if s.Jobs != nil {
 			err := s.Jobs.Stop(r.Context(), al.Alloc.ID)
-			if err != nil && !errors.Is(err, nodekeep.ErrNoAlloc) {
-				return err
-			}
-			// The desired state does it; the agent is told too where that is not all.
 			if err == nil && req == (stopRequest{}) {
 				return nil
 			}
+			if !errors.Is(err, nodekeep.ErrNoAlloc) {
+				unwritten = err
+			}
 		}
 		if al.Done {
-			return nil
+			return unwritten
 		}
 		kill := allocrunner.KillRequest{Reason: "stopped by " + who(r), NoShutdownDelay: req.NoShutdownDelay || req.Kill}
 		if req.Kill {
 			kill.Grace, kill.Poststop = -1, true
 		}
 		err := s.Agent.Stop(r.Context(), al.Alloc.ID, kill)
-		if errors.Is(err, allocrunner.ErrTerminal) {
-			return nil // it has ended by now
+		switch {
+		case errors.Is(err, allocrunner.ErrTerminal): // it has ended by now
+			return unwritten
+		case errors.Is(err, taskrunner.ErrNotDurable) && unwritten == nil:
+			unwritten = err
+		case err != nil && !errors.Is(err, taskrunner.ErrNotDurable):
+			return errors.Join(unwritten, err)
 		}
-		return err
+		if unwritten != nil {
+			return &Error{Code: CodeNotDurable, Message: fmt.Sprintf("alloc %s is being stopped, but that could not be written: %s", al.Alloc.ID, Plain(unwritten)),
+				Hint: "make room on the disk and stop it again, or it starts again with the agent"}
+		}
+		return nil
 	})
 }
 
