@@ -211,7 +211,7 @@ func TestNothingLeaks(t *testing.T) {
 	}
 	require.LessOrEqual(t, count(t, "fd"), fds)
 	require.LessOrEqual(t, count(t, "task"), threads+2)
-	require.LessOrEqual(t, runtime.NumGoroutine(), gs)
+	require.LessOrEqual(t, runtime.NumGoroutine(), gs+2) // one more or less of the runtime's own
 }
 
 func count(t *testing.T, what string) int {
