@@ -47,6 +47,16 @@ func TestBadJobs(t *testing.T) {
     }
   }
 }`)
+	config := b.file("config.hcl", `job "x" {
+  group "g" {
+    task "t" {
+      driver = "raw_exec"
+      config {
+        comand = "/bin/true"
+      }
+    }
+  }
+}`)
 	empty := b.file("empty.hcl", "")
 	good := b.jobFile("good", "batch", "echo hi", "")
 	missing := filepath.Join(t.TempDir(), "missing.hcl")
@@ -56,6 +66,8 @@ func TestBadJobs(t *testing.T) {
 		b.refused(1, "syntax.hcl is not a valid job file", "run", syntax)
 		b.refused(1, "empty.hcl is not a valid job file", "run", empty)
 		b.refused(1, `unknown driver "doker": this node has raw_exec`, "run", unknown)
+		b.refused(1, "6 |         comand = \"/bin/true\"\n", "run", config)
+		b.refused(1, "config.hcl is not a valid job file", "job", "validate", config)
 		b.refused(1, "is a directory", "run", t.TempDir())
 		b.refused(1, "both hold job \"good\"", "run", good, good)
 		b.refused(1, "missing.hcl does not exist", "job", "validate", good, missing)

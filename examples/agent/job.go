@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/nodekeep/nodekeep/api"
+	"github.com/nodekeep/nodekeep/driver/driverconfig"
+	"github.com/nodekeep/nodekeep/driver/rawexec"
 	"github.com/nodekeep/nodekeep/jobspec"
 	"github.com/nodekeep/nodekeep/spec"
 )
@@ -122,6 +124,9 @@ func parseJob(name string, vars map[string]string) (j api.Job, err error) {
 	case err != nil:
 		return j, fmt.Errorf("job file %s cannot be read: %w", name, err)
 	}
+	if faults := configFaults(parsed, file); faults != nil {
+		return j, &fileError{file.Name, faults}
+	}
 	allocs, err := parsed.Allocs(jobspec.AllocOptions{Time: time.Now().UTC()})
 	if err != nil {
 		return j, fmt.Errorf("%s: %w", name, err)
@@ -131,4 +136,46 @@ func parseJob(name string, vars map[string]string) (j api.Job, err error) {
 		j.Namespace = spec.DefaultNamespace
 	}
 	return j, nil
+}
+
+// configFaults tells what is wrong with config blocks, as far as it can be known
+// before the tasks start, of tasks whose driver is linked into this program.
+func configFaults(j *jobspec.Job, file jobspec.File) *jobspec.Error {
+	raw, err := rawexec.New(rawexec.Config{})(nil) // only to ask for its schema
+	if err != nil {
+		return nil
+	}
+	var all jobspec.Error
+	for _, g := range j.Groups {
+		for _, t := range g.Tasks {
+			if t.Driver != rawexec.Name {
+				continue
+			}
+			for _, err := range parts(driverconfig.Validate(raw.Info().TaskSchema, t.Config, t.Origin)) {
+				all.Diagnostics = append(all.Diagnostics, diagnostic(err, t.Name, file))
+			}
+		}
+	}
+	if len(all.Diagnostics) == 0 {
+		return nil
+	}
+	return &all
+}
+
+// diagnostic shows a fault of a task's config with its line, where that is known.
+func diagnostic(err error, task string, file jobspec.File) jobspec.Diagnostic {
+	d := jobspec.Diagnostic{Summary: fmt.Sprintf("Wrong configuration of task %q", task), Detail: err.Error(), File: file.Name, Line: 1, Column: 1, Width: 1}
+	var e *driverconfig.Error
+	if !errors.As(err, &e) || e.Origin.Line == 0 {
+		return d
+	}
+	d.Detail, d.Line, d.Column = e.Path+": "+e.Problem, e.Origin.Line, e.Origin.Column
+	src := file.Src
+	if src == nil {
+		src, _ = os.ReadFile(file.Name) // was read a moment ago; without it the line is not shown
+	}
+	if lines := strings.Split(string(src), "\n"); d.Line <= len(lines) {
+		d.Source = strings.TrimRight(lines[d.Line-1], "\r")
+	}
+	return d
 }

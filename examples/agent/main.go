@@ -83,8 +83,11 @@ func (a *app) main(ctx context.Context, args []string) int {
 	return 1
 }
 
-// parts takes joined errors apart, so that each gets its own line.
+// parts takes joined errors apart, so that each gets its own line; none of nil.
 func parts(err error) []error {
+	if err == nil {
+		return nil
+	}
 	joined, ok := err.(interface{ Unwrap() []error })         //nolint:errorlint // only the outermost
 	if !ok || fmt.Sprintf("%T", err) != "*errors.joinError" { // %w twice is one error
 		return []error{err}

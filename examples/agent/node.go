@@ -17,6 +17,7 @@ import (
 	"github.com/nodekeep/nodekeep"
 	"github.com/nodekeep/nodekeep/api"
 	"github.com/nodekeep/nodekeep/driver/rawexec"
+	"github.com/nodekeep/nodekeep/state"
 )
 
 // node is an agent with its job store and its API: what serve is, and what run
@@ -46,7 +47,7 @@ func openNode(ctx context.Context, cfg nodeConfig) (*node, error) {
 	ln, err := api.Listen(ctx, socketPath(cfg.dir))
 	switch {
 	case errors.Is(err, api.ErrInUse):
-		return nil, fmt.Errorf("another agent serves %s: use it (nodekeep ps), stop it, or name another directory with --data", cfg.dir)
+		return nil, fmt.Errorf("%w: %s: use that one (nodekeep ps), stop it, or name another directory with --data", errBusy, cfg.dir)
 	case errors.Is(err, os.ErrPermission):
 		return nil, fmt.Errorf("no permission to write to the data directory %s: name another one with --data", cfg.dir)
 	case err != nil:
@@ -58,6 +59,9 @@ func openNode(ctx context.Context, cfg nodeConfig) (*node, error) {
 		Drivers:    []nodekeep.DriverFunc{rawexec.New(rawexec.Config{Enabled: cfg.rawExec})},
 		Log:        cfg.log,
 	})
+	if errors.Is(err, state.ErrLocked) {
+		err = fmt.Errorf("%w (%w)", errBusy, err)
+	}
 	if err != nil {
 		return nil, errors.Join(err, ln.Close())
 	}
@@ -100,6 +104,9 @@ func (n *node) run(ctx context.Context, body func(ctx context.Context) error) er
 	agent.Wait()
 	return errors.Join(agentErr, serverErr, err)
 }
+
+// errBusy says that the data directory is another agent's.
+var errBusy = errors.New("another agent uses this data directory")
 
 var errAgentEnded = errors.New("the agent ended")
 

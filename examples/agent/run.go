@@ -182,6 +182,9 @@ func (r *jobRun) run(ctx context.Context) error {
 	_, err := os.Stat(r.node.dir)
 	fresh := errors.Is(err, fs.ErrNotExist)
 	n, err := openNode(ctx, r.node)
+	if errors.Is(err, errBusy) {
+		return fmt.Errorf("job %s is being run by another process: look with nodekeep ps --data %s, or stop that one first", r.job.ID, r.node.dir)
+	}
 	if err != nil {
 		return r.cleanup(fresh, err)
 	}

@@ -232,5 +232,6 @@ func TestRunHasAPI(t *testing.T) {
 	var list []api.Alloc
 	require.NoError(t, json.Unmarshal(data, &list))
 	require.Equal(t, "running", string(list[0].Status))
+	b.refused(1, "job svc is being run by another process", "run", b.jobFile("svc", "service", "true", ""))
 	require.Equal(t, 130, a.kill(syscall.SIGINT))
 }
