@@ -175,6 +175,7 @@ func TestAgentKilled(t *testing.T) {
 		t.Fatalf("%+v %v", st, err)
 	}
 	r.logs = r.base
+	r.waitLog("a.stdout", "up") // its trap is set
 	pid := r.pid()
 	for range 10 {
 		if err := r.Signal(t.Context(), "a", syscall.SIGUSR1); err != nil {
