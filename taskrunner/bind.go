@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nodekeep/nodekeep/internal/guard"
 	"github.com/nodekeep/nodekeep/spec"
 	"github.com/nodekeep/nodekeep/state"
 )
@@ -48,9 +49,9 @@ type bound struct {
 	timeout time.Duration
 	key     string // of its state
 	has     [callbacks]bool
-	saved   []byte // the state as it is, or is to be, in the store
-	zero    []byte // what stands for no state
-	late    *call  // an abandoned callback
+	saved   []byte      // the state as it is, or is to be, in the store
+	zero    []byte      // what stands for no state
+	late    *guard.Call // an abandoned callback
 	open    func(saved []byte) (session, error)
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nodekeep/nodekeep/driver"
+	"github.com/nodekeep/nodekeep/internal/guard"
 )
 
 // call calls one callback of the i-th hook on a copy of its state and saves what
@@ -23,7 +24,7 @@ func (o *operation) call(ctx context.Context, i int, cb callback, limit time.Dur
 		switch {
 		case cb != cbPrestart:
 			return Contribution{}, nil
-		case !h.late.returned():
+		case !h.late.Returned():
 			return fail(driver.Recoverable(errors.New("an earlier callback was abandoned and has not returned yet")))
 		}
 		h.late = nil
@@ -32,13 +33,13 @@ func (o *operation) call(ctx context.Context, i int, cb callback, limit time.Dur
 	if err != nil {
 		return fail(err)
 	}
-	late := lateness
+	patience := guard.Late
 	if cb == cbPrekill {
 		if limit <= 0 {
 			return fail(errors.New("no time was left for it"))
 		}
-		late = min(late, limit/10)
-		limit -= late
+		patience = min(patience, limit/10)
+		limit -= patience
 	}
 	if cb.bound() > 0 || limit > 0 {
 		var cancel context.CancelFunc
@@ -46,38 +47,46 @@ func (o *operation) call(ctx context.Context, i int, cb callback, limit time.Dur
 		defer cancel()
 	}
 	req := o.request(i, s)
-	begin := time.Now()
+	began := time.Now()
 	var c Contribution
-	abandoned, err := guard(ctx, late, func(ctx context.Context) (err error) {
+	late, err := guard.Run(ctx, patience, func(ctx context.Context) (err error) {
 		got, err := s.call(ctx, cb, req)
 		if !req.ctl.over.Load() {
 			c = got
 		}
 		return err
 	})
-	if abandoned != nil {
+	if late != nil {
 		req.ctl.over.Store(true)
-		h.late = abandoned
-		c = Contribution{}
-		o.log.Error("hook does not return and is abandoned", "hook", h.name, "callback", cb.String(), "stack", abandoned.stack())
-		if cb == cbExited || cb == cbStop {
-			o.note(HookFailed, (&hookError{h.name, cb, err}).attrs())
-		}
+		o.abandon(h, cb, late)
 	} else {
 		err = errors.Join(err, o.keep(ctx, cb, h, s))
 	}
-	var p *panicError
-	if errors.As(err, &p) {
-		o.log.Error("hook panicked", "hook", h.name, "callback", cb.String(), "panic", p.value, "stack", string(p.stack))
-	}
-	if o.cfg.Trace.Hook != nil {
-		took := time.Since(begin)
-		o.ask(func(l *loop) { l.outside(func() { o.cfg.Trace.Hook(h.name, cb.String(), took, err) }) })
-	}
+	o.tell(h, cb, time.Since(began), err)
 	if err != nil {
 		return fail(err)
 	}
 	return c, nil
+}
+
+// abandon gives up on a callback that does not return. For callbacks whose errors
+// are only logged the event is added here.
+func (o *operation) abandon(h *bound, cb callback, late *guard.Call) {
+	h.late = late
+	o.log.Error("hook does not return and is abandoned", "hook", h.name, "callback", cb.String(), "stack", late.Stack())
+	if cb == cbExited || cb == cbStop {
+		o.note(HookFailed, (&hookError{h.name, cb, guard.ErrAbandoned}).attrs())
+	}
+}
+
+// tell logs a panic and traces the callback.
+func (o *operation) tell(h *bound, cb callback, took time.Duration, err error) {
+	if p := new(guard.PanicError); errors.As(err, &p) {
+		o.log.Error("hook panicked", "hook", h.name, "callback", cb.String(), "panic", p.Value, "stack", p.Stack)
+	}
+	if f := o.cfg.Trace.Hook; f != nil {
+		o.ask(func(l *loop) { l.outside(func() { f(h.name, cb.String(), took, err) }) })
+	}
 }
 
 // keep saves a hook's state if it changed. A store that fails is not the hook's

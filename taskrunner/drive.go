@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nodekeep/nodekeep/driver"
+	"github.com/nodekeep/nodekeep/internal/guard"
 )
 
 const (
@@ -66,7 +67,7 @@ func (o *operation) prepare(ctx context.Context) result {
 			}
 			ctl.emit(Driver, m)
 		}
-		_, err := guard(ctx, lateness, func(ctx context.Context) error { return p.Prepare(ctx, cfg, emit) })
+		_, err := guard.Run(ctx, guard.Late, func(ctx context.Context) error { return p.Prepare(ctx, cfg, emit) })
 		if err != nil {
 			return o.failed(ctx, DriverFailure, nil, err)
 		}
@@ -86,13 +87,13 @@ func (o *operation) start(ctx context.Context) result {
 		return o.failedStart(ctx, driver.Recoverable(fmt.Errorf("cgroup: %w", err)))
 	}
 	var h *driver.Handle
-	late, err := guard(ctx, startLateness, func(ctx context.Context) (err error) {
+	late, err := guard.Run(ctx, startLateness, func(ctx context.Context) (err error) {
 		h, err = drv.Start(ctx, cfg)
 		return err
 	})
 	switch {
 	case late != nil:
-		o.log.Error("driver does not return from Start and is abandoned", "stack", late.stack())
+		o.log.Error("driver does not return from Start and is abandoned", "stack", late.Stack())
 		o.reap(ctx, drv, late)
 		return result{canceled: true}
 	case err == nil && h == nil:
@@ -136,11 +137,11 @@ func (o *operation) makeCgroup(path string) error {
 
 // reap destroys what an abandoned start brings to life after all, unless an agent
 // that comes later has it by now.
-func (o *operation) reap(ctx context.Context, drv driver.Driver, late *call) {
+func (o *operation) reap(ctx context.Context, drv driver.Driver, late *guard.Call) {
 	ref := o.ref()
 	ctx = context.WithoutCancel(ctx)
-	spawn(func() error {
-		if <-late.done; late.err != nil || o.detached.Load() {
+	guard.Spawn(func() error {
+		if <-late.Done(); late.Err() != nil || o.detached.Load() {
 			return nil
 		}
 		ctx, cancel := context.WithTimeout(ctx, destroyLimit)
@@ -174,7 +175,7 @@ func (o *operation) destroy(ctx context.Context) error {
 func (o *operation) destroyOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, destroyLimit)
 	defer cancel()
-	late, err := guard(ctx, lateness, func(ctx context.Context) error {
+	late, err := guard.Run(ctx, guard.Late, func(ctx context.Context) error {
 		drv, err := o.driver(ctx)
 		if err != nil {
 			return err
@@ -182,7 +183,7 @@ func (o *operation) destroyOnce(ctx context.Context) error {
 		return drv.Destroy(ctx, o.ref(), true)
 	})
 	if late != nil {
-		o.log.Error("driver does not return from Destroy and is abandoned", "stack", late.stack())
+		o.log.Error("driver does not return from Destroy and is abandoned", "stack", late.Stack())
 	}
 	if errors.Is(err, driver.ErrTaskNotFound) {
 		err = nil
@@ -213,7 +214,7 @@ func (o *operation) waitStopped(ctx context.Context) result {
 	wctx, cancel := context.WithTimeout(ctx, o.snap.Resume.Grace.Left(o.cfg.Clock.Now())+stopSlack)
 	defer cancel()
 	var exit driver.ExitResult
-	late, err := guard(wctx, lateness, func(ctx context.Context) error {
+	late, err := guard.Run(wctx, guard.Late, func(ctx context.Context) error {
 		drv, err := o.driver(ctx)
 		if err == nil {
 			exit, err = drv.Wait(ctx, o.snap.Handle.TaskID)
@@ -283,7 +284,7 @@ func (o *operation) stop(ctx context.Context) result {
 func (o *operation) stopOnce(ctx context.Context, id string, grace time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, grace+stopSlack)
 	defer cancel()
-	late, err := guard(ctx, lateness, func(ctx context.Context) error {
+	late, err := guard.Run(ctx, guard.Late, func(ctx context.Context) error {
 		drv, err := o.driver(ctx)
 		if err != nil {
 			return err
@@ -291,7 +292,7 @@ func (o *operation) stopOnce(ctx context.Context, id string, grace time.Duration
 		return drv.Stop(ctx, id, o.task.KillSignal, grace)
 	})
 	if late != nil {
-		o.log.Error("driver does not return from Stop and is abandoned", "stack", late.stack())
+		o.log.Error("driver does not return from Stop and is abandoned", "stack", late.Stack())
 	}
 	return err
 }
@@ -301,7 +302,7 @@ func (o *operation) exitWithin(ctx context.Context, id string, d time.Duration) 
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	var exit driver.ExitResult
-	late, err := guard(ctx, lateness, func(ctx context.Context) error {
+	late, err := guard.Run(ctx, guard.Late, func(ctx context.Context) error {
 		drv, err := o.driver(ctx)
 		if err == nil {
 			exit, err = drv.Wait(ctx, id)
@@ -321,10 +322,10 @@ func (o *operation) recover(ctx context.Context) result {
 	stopping := o.snap.Kill != nil
 	drv, err := o.driver(ctx)
 	if err == nil {
-		var late *call
-		late, err = guard(ctx, lateness, func(ctx context.Context) error { return drv.Recover(ctx, o.snap.Handle) })
+		var late *guard.Call
+		late, err = guard.Run(ctx, guard.Late, func(ctx context.Context) error { return drv.Recover(ctx, o.snap.Handle) })
 		if late != nil {
-			o.log.Error("driver does not return from Recover and is abandoned", "stack", late.stack())
+			o.log.Error("driver does not return from Recover and is abandoned", "stack", late.Stack())
 		}
 	} else {
 		err = fmt.Errorf("%w: %w", driver.ErrUnavailable, err)
@@ -404,7 +405,7 @@ func (o *operation) sendSignal(ctx context.Context) result {
 	if !ok {
 		return result{err: fmt.Errorf("driver %q: signals: %w", o.task.Driver, driver.ErrNotImplemented)}
 	}
-	_, err = guard(ctx, lateness, func(ctx context.Context) error {
+	_, err = guard.Run(ctx, guard.Late, func(ctx context.Context) error {
 		return s.Signal(ctx, o.snap.Handle.TaskID, o.signal)
 	})
 	return result{err: err}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nodekeep/nodekeep/driver"
+	"github.com/nodekeep/nodekeep/internal/guard"
 )
 
 // hookError is a callback that failed.
@@ -25,7 +26,7 @@ func (e *hookError) Unwrap() error { return e.err }
 
 func (e *hookError) attrs() map[string]string {
 	m := attrs(nil, "hook", e.hook, "callback", e.cb.String(), "error", e.err.Error())
-	if errors.Is(e.err, errAbandoned) {
+	if errors.Is(e.err, guard.ErrAbandoned) {
 		m["abandoned"] = "true"
 	}
 	return m
@@ -134,18 +135,18 @@ func (o *operation) poststart(ctx context.Context) result {
 		return result{err: err}
 	}
 	var exit driver.ExitResult
-	watch := spawn(func() (err error) {
+	watch := guard.Spawn(func() (err error) {
 		if exit, err = drv.Wait(ctx, o.snap.Handle.TaskID); err == nil {
 			cancel(errTaskExited)
 		}
 		return err
 	})
 	res := o.hooksUntil(ctx, cbPoststart)
-	if !watch.returned() {
+	if !watch.Returned() {
 		cancel(nil)
-		wait([]member{{"wait", watch}}, lateness, func(member, error) {})
+		guard.Wait([]guard.Member{{Name: "wait", Call: watch}}, guard.Late, func(guard.Member, error) {})
 	}
-	if watch.returned() && watch.err == nil {
+	if watch.Returned() && watch.Err() == nil {
 		return result{exit: &exit}
 	}
 	return res
@@ -234,23 +235,12 @@ func (o *operation) logOnly(err error) {
 
 // endBackground ends the attempt's background work and waits for it, bounded.
 func (o *operation) endBackground() {
-	var members []member
-	o.ask(func(*loop) { members = o.bg.close() })
-	wait(members, lateness, o.reportBackground)
+	var members []guard.Member
+	o.ask(func(*loop) { members = o.bg.Close() })
+	guard.Wait(members, guard.Late, o.reportBackground)
 }
 
-func (o *operation) reportBackground(m member, err error) {
-	o.log.Error("background work of a hook ended badly", "work", m.name, "error", err, "stack", stackOf(m.call))
-	o.note(HookFailed, attrs(nil, "hook", m.name, "callback", "background", "error", err.Error()))
-}
-
-func stackOf(c *call) string {
-	var p *panicError
-	if c.returned() {
-		if errors.As(c.err, &p) {
-			return string(p.stack)
-		}
-		return ""
-	}
-	return c.stack()
+func (o *operation) reportBackground(m guard.Member, err error) {
+	o.log.Error("background work of a hook ended badly", "work", m.Name, "error", err, "stack", m.Stack())
+	o.note(HookFailed, attrs(nil, "hook", m.Name, "callback", "background", "error", err.Error()))
 }

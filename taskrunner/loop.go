@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nodekeep/nodekeep/internal/bootclock"
+	"github.com/nodekeep/nodekeep/internal/guard"
 	"github.com/nodekeep/nodekeep/spec"
 )
 
@@ -43,7 +44,7 @@ type loop struct {
 	redoAt  time.Time   // when they are due again
 	cur     *running
 	out     *outputs
-	bg      *group
+	bg      *guard.Group
 	signals []signalRequest
 	bound   time.Time // of a detach; zero: none
 }
@@ -52,7 +53,7 @@ type loop struct {
 type running struct {
 	op          op
 	cancel      context.CancelCauseFunc
-	call        *call
+	call        *guard.Call
 	res         result // once call is over
 	interrupted bool
 	grace       bootclock.Deadline // opStop: the one it keeps
@@ -150,13 +151,16 @@ func (l *loop) begin() {
 // end answers those who still wait and ends the background work.
 func (l *loop) end() {
 	l.failSignals(ErrClosed)
+	if !l.looked {
+		close(l.r.restored)
+	}
 	if l.bg == nil {
 		return
 	}
-	members := l.bg.close()
-	waited := spawn(func() error {
-		wait(members, lateness, func(m member, err error) {
-			l.r.log.Error("background work of a hook ended badly", "work", m.name, "error", err, "stack", stackOf(m.call))
+	members := l.bg.Close()
+	waited := guard.Spawn(func() error {
+		guard.Wait(members, guard.Late, func(m guard.Member, err error) {
+			l.r.log.Error("background work of a hook ended badly", "work", m.Name, "error", err, "stack", m.Stack())
 		})
 		return nil
 	})
@@ -164,7 +168,7 @@ func (l *loop) end() {
 		select {
 		case f := <-l.r.cmds: // the work may be asking for something
 			f(l)
-		case <-waited.done:
+		case <-waited.Done():
 			return
 		}
 	}
@@ -237,8 +241,8 @@ func (l *loop) launch(ctx context.Context, o op) {
 			l.flushBy(time.Now().Add(eventPause))
 		}
 	}
-	if l.bg == nil || l.bg.closed && (o == opPrestart || o == opRebuild) {
-		l.bg = newGroup(ctx)
+	if l.bg == nil || l.bg.Closed() && (o == opPrestart || o == opRebuild) {
+		l.bg = guard.NewGroup(ctx)
 	}
 	x := &operation{
 		TaskRunner: l.r, op: o, snap: l.snap, alloc: l.alloc, seen: l.seen, task: l.task, out: l.out,
@@ -253,13 +257,13 @@ func (l *loop) launch(ctx context.Context, o op) {
 	}
 	octx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	cur := &running{op: o, cancel: cancel, grace: l.snap.Resume.Grace, began: time.Now()}
-	cur.call = spawn(func() error {
+	cur.call = guard.Spawn(func() error {
 		defer cancel(nil)
 		cur.res = x.perform(octx)
 		return nil
 	})
 	if o == opDelay { // its only call is Wait, which the operation does not guard
-		cur.abandonAt = time.Now().Add(l.snap.Resume.Delay.Left(l.r.cfg.Clock.Now()) + lateness)
+		cur.abandonAt = time.Now().Add(l.snap.Resume.Delay.Left(l.r.cfg.Clock.Now()) + guard.Late)
 	}
 	l.cur = cur
 }
@@ -278,7 +282,7 @@ func (l *loop) over() <-chan struct{} {
 	if l.cur == nil {
 		return nil
 	}
-	return l.cur.call.done
+	return l.cur.call.Done()
 }
 
 // preempt interrupts the operation under way if a request or a deadline makes
@@ -310,11 +314,11 @@ func (l *loop) next() op { return next(l.snap, l.facts()) }
 func (l *loop) patience() time.Duration {
 	switch l.cur.op {
 	case opWait, opDelay:
-		return lateness
+		return guard.Late
 	case opStart:
-		return startLateness + lateness
+		return startLateness + guard.Late
 	}
-	return 2 * lateness
+	return 2 * guard.Late
 }
 
 func (l *loop) interrupt(cause error, abandonAt time.Time) {
@@ -355,12 +359,12 @@ func (l *loop) due() {
 	if l.cur == nil {
 		return
 	}
-	if !l.bound.IsZero() && !l.cur.interrupted && !now.Before(l.bound.Add(-lateness)) {
+	if !l.bound.IsZero() && !l.cur.interrupted && !now.Before(l.bound.Add(-guard.Late)) {
 		l.interrupt(errDetached, l.bound)
 	}
-	if at := l.cur.abandonAt; !at.IsZero() && !now.Before(at) && !l.cur.call.returned() {
-		l.cur.cancel(errAbandoned)
-		l.r.log.Error("operation does not end and is abandoned", "operation", l.cur.op, "stack", l.cur.call.stack())
+	if at := l.cur.abandonAt; !at.IsZero() && !now.Before(at) && !l.cur.call.Returned() {
+		l.cur.cancel(guard.ErrAbandoned)
+		l.r.log.Error("operation does not end and is abandoned", "operation", l.cur.op, "stack", l.cur.call.Stack())
 		res := result{op: l.cur.op, canceled: true}
 		l.cur = nil
 		l.fold(res)
@@ -394,7 +398,7 @@ func (l *loop) alarm() (d time.Duration, ok bool) {
 	if l.cur != nil {
 		until(l.cur.abandonAt)
 		if !l.bound.IsZero() && !l.cur.interrupted {
-			until(l.bound.Add(-lateness))
+			until(l.bound.Add(-guard.Late))
 		}
 	}
 	return d, ok

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nodekeep/nodekeep/allocdir"
 	"github.com/nodekeep/nodekeep/driver"
+	"github.com/nodekeep/nodekeep/internal/guard"
 	"github.com/nodekeep/nodekeep/spec"
 	"github.com/nodekeep/nodekeep/taskenv"
 )
@@ -31,11 +32,11 @@ type operation struct {
 	seen      *spec.Alloc // what the last update hooks saw
 	task      *spec.Task
 	out       *outputs
-	bg        *group // background work of this attempt
-	known     bool   // this process has had the task alive
-	recovered bool   // … and an earlier one started it
-	leftover  bool   // the attempt is the start intent of an earlier agent
-	tries     int    // failed ones of this op before
+	bg        *guard.Group // background work of this attempt
+	known     bool         // this process has had the task alive
+	recovered bool         // … and an earlier one started it
+	leftover  bool         // the attempt is the start intent of an earlier agent
+	tries     int          // failed ones of this op before
 	signal    string
 	events    []Event
 	log       hclog.Logger
@@ -205,13 +206,13 @@ type control struct {
 	log  hclog.Logger
 	hook string
 	save func() error
-	bg   *group
+	bg   *guard.Group
 	over atomic.Bool // the callback was abandoned: its state is void
 }
 
 func (c *control) checkpoint() error {
 	if c.over.Load() {
-		return errAbandoned
+		return guard.ErrAbandoned
 	}
 	return c.save()
 }
@@ -231,7 +232,7 @@ func (c *control) ask(what string, f func(*loop) error) {
 
 func (c *control) background(name string, f func(context.Context)) {
 	c.r.ask(func(*loop) {
-		if !c.bg.start(name, f) {
+		if !c.bg.Start(name, f) {
 			c.log.Warn("background work was asked for after the end of its attempt", "hook", c.hook, "work", name)
 		}
 	})

@@ -181,6 +181,67 @@ func TestGated(t *testing.T) {
 	})
 }
 
+// A gate that closes while the task is being prepared holds the start back, also
+// when it opens and closes again.
+func TestGateClosesDuringPreparation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.edit = func(c *taskrunner.Config) { c.Gated = true }
+		w.fake.Slow(drivertest.Prepare, time.Minute)
+		a := w.start()
+		for range 3 {
+			a.SetGate(true)
+			time.Sleep(time.Second)
+			a.phase(taskrunner.Ready)
+			a.SetGate(false)
+			time.Sleep(time.Hour)
+			a.phase(taskrunner.Ready)
+		}
+		require.Zero(t, w.fake.Count(drivertest.Start))
+		a.SetGate(true)
+		time.Sleep(time.Hour)
+		a.phase(taskrunner.Running)
+		require.LessOrEqual(t, w.fake.Count(drivertest.Prepare), 4)
+		a.killNow()
+		a.end()
+	})
+}
+
+// Restored is closed once the task of an earlier runner was looked for, and in
+// any case when Run returns.
+func TestRestoredIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		closed := func(a *agent) bool {
+			select {
+			case <-a.Restored():
+				return true
+			default:
+				return false
+			}
+		}
+		w := newWorld(t)
+		a := w.start()
+		require.True(t, closed(a))
+		a.detach()
+		w.fake.Forget()
+		w.fake.Slow(drivertest.Recover, time.Minute)
+		a = w.start()
+		require.False(t, closed(a))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.True(t, closed(a))
+		a.detach()
+		a = w.start()
+		require.False(t, closed(a))
+		a.detach()
+		require.True(t, closed(a))
+		w.fake.Slow(drivertest.Recover, 0)
+		a = w.start()
+		a.killNow()
+		a.end()
+	})
+}
+
 // Run returns in time, whatever is under way, and leaves the task alone.
 func TestDetachIsBounded(t *testing.T) {
 	hang := func(m drivertest.Method) func(*world) func() {

@@ -50,6 +50,9 @@ func (g *Group) Start(name string, f func(context.Context)) bool {
 	return true
 }
 
+// Closed says whether Close was called.
+func (g *Group) Closed() bool { return g.closed }
+
 // Close ends the context of the work and returns what must be waited for.
 func (g *Group) Close() []Member {
 	g.closed = true

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -89,4 +90,26 @@ func TestGroup(t *testing.T) {
 		require.ErrorContains(t, bad["panics"], "panic: x")
 		close(block)
 	})
+}
+
+func hangsHere(c chan struct{}) error { <-c; return nil }
+
+func TestStack(t *testing.T) {
+	release := make(chan struct{})
+	var calls []*guard.Call
+	for range 3 {
+		calls = append(calls, guard.Spawn(func() error { return hangsHere(release) }))
+	}
+	for _, c := range calls {
+		for !strings.Contains(c.Stack(), "hangsHere") { // it has not begun yet
+			runtime.Gosched()
+		}
+		require.NotContains(t, c.Stack(), "TestStack(", "its own goroutine only")
+	}
+	close(release)
+	for _, c := range calls {
+		<-c.Done()
+		require.NoError(t, c.Err())
+		require.Empty(t, c.Stack())
+	}
 }
