@@ -66,7 +66,7 @@ func TestDrainAtExit(t *testing.T) {
 	require.NoError(t, err)
 	defer out.Close()
 	var want strings.Builder
-	rounds := 300
+	rounds := 100
 	for i := range rounds {
 		text := "x" // no newline
 		if i%10 == 9 {
@@ -295,7 +295,7 @@ func TestKilledCollector(t *testing.T) {
 	fifo := fifoIn(t, dir)
 	w := start(t, command("count", fifo))
 	cfg := RotateConfig{Dir: dir, Base: base, MaxSize: 16 << 10, MaxFiles: 1 << 20}
-	for i := range 30 {
+	for i := range 12 {
 		c := start(t, command("pump", fifo, dir, base, fmt.Sprint(cfg.MaxSize), fmt.Sprint(cfg.MaxFiles)))
 		c.expect(t, "ready")
 		sizeGrows(t, dir, int64(i)*1000)
