@@ -370,4 +370,3 @@ func TestWaitIsShared(t *testing.T) {
 		}
 	}
 }
-
