@@ -28,7 +28,9 @@ func TestTaskInheritsNothing(t *testing.T) {
 	defer func() { _, _ = syscall.Close(pipe[0]), syscall.Close(pipe[1]) }()
 	r.start(r.sh("a", "ls /proc/self/fd | wc -l; grep SigIgn /proc/self/status; pwd"))
 	r.wait("a")
-	if got := r.log("a.stdout"); got != "4\nSigIgn:\t0000000000000000\n/\n" {
+	// Signals 32 and 33 are the C library's own; one that is linked in may ignore them.
+	got := strings.Replace(r.log("a.stdout"), "00080000000\n", "00000000000\n", 1)
+	if got != "4\nSigIgn:\t0000000000000000\n/\n" {
 		t.Errorf("%q", got)
 	}
 	sp := r.sh("env", "")
