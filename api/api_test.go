@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -208,6 +209,11 @@ func TestErrors(t *testing.T) {
 		require.ErrorIs(t, err, is)
 		require.NotContains(t, err.Error(), "driver: ")
 	}
+}
+
+func TestPlain(t *testing.T) {
+	err := errors.Join(fmt.Errorf("api: %w", nodekeep.ErrNoAlloc), errors.New(`nodekeep: unknown driver: x`))
+	require.Equal(t, "no such alloc\nunknown driver: x", Plain(err))
 }
 
 // lastError runs a stream to its end.

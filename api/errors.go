@@ -128,8 +128,12 @@ func toError(err error) (*Error, int) {
 // Plain is err's text without the names of our packages in front of its parts:
 // they tell a programmer where it came from, and a user nothing.
 func Plain(err error) string {
-	parts := strings.Split(err.Error(), ": ")
-	return strings.Join(slices.DeleteFunc(parts, func(p string) bool { return slices.Contains(packages, p) }), ": ")
+	lines := strings.Split(err.Error(), "\n") // of joined errors
+	for i, line := range lines {
+		parts := strings.Split(line, ": ")
+		lines[i] = strings.Join(slices.DeleteFunc(parts, func(p string) bool { return slices.Contains(packages, p) }), ": ")
+	}
+	return strings.Join(lines, "\n")
 }
 
 func writeError(w http.ResponseWriter, err error) {

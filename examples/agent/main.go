@@ -140,7 +140,7 @@ func (a *app) dispatch(ctx context.Context, args []string) error {
 		return unknownCommand(name)
 	}
 	fs := flag.NewFlagSet(name, flag.ContinueOnError)
-	a.bindGlobal(fs)
+	a.bind(fs)
 	run := cmd.bind(a, fs)
 	pos, err := parse(fs, name, args)
 	if errors.Is(err, errHelp) {
@@ -153,15 +153,13 @@ func (a *app) dispatch(ctx context.Context, args []string) error {
 	return run(ctx, pos)
 }
 
-func (a *app) bindGlobal(fs *flag.FlagSet) { a.global.bind(fs) }
-
 // split takes the command's name out of the arguments; flags that every command
 // has may stand before it.
 func (a *app) split(args []string) (name string, rest []string, err error) {
 	fs := flag.NewFlagSet("nodekeep", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	version := fs.Bool("version", false, "")
-	a.bindGlobal(fs)
+	a.bind(fs)
 	if err := fs.Parse(args); err != nil {
 		return "", nil, flagError("", err)
 	}
@@ -234,7 +232,7 @@ func (a *app) help() {
 	}
 	fmt.Fprintf(a.stdout, "\nFlags of every command:\n")
 	fs := flag.NewFlagSet("", flag.ContinueOnError)
-	a.bindGlobal(fs)
+	a.bind(fs)
 	printFlags(a.stdout, fs)
 	fmt.Fprint(a.stdout, `
 Try it:

@@ -27,8 +27,8 @@ func (l *leave) code() exitCode {
 	return 1
 }
 
-// gone is the end of our audience: the terminal was closed, or what read our
-// output has ended.
+// leaveWithAudience ends the context when nobody looks any more: the terminal was
+// closed, or what read our output has ended.
 //
 // A write to a pipe without a reader raises SIGPIPE, which must be caught, not
 // ignored: what is ignored stays so in the tasks. Sockets raise it too, so not
