@@ -249,7 +249,9 @@ type TaskStatus struct {
 	StartedAt time.Time
 	ExitedAt  time.Time // zero while running
 	Exit      *ExitResult
-	Attrs     map[string]string
+	// Attrs are the driver's own. One is known to runners: "adopted" is "true" when
+	// whoever started the task and kept the time of its stop has died meanwhile.
+	Attrs map[string]string
 }
 
 // Event is something a driver tells a task's owner, such as a pull's progress.

@@ -17,18 +17,23 @@ const bufSize = 64 << 10
 var buffers = sync.Pool{New: func() any { return new([bufSize]byte) }}
 
 // Pump copies one FIFO to one Rotator. It holds no buffer and makes no wake-up
-// while nothing is written.
+// while nothing is written. Its methods may be called from any goroutine.
+//
+//	Drain, Close ─▶ asked, and a read deadline that has passed ─▶ Run wakes
+//	Run: asks the FIFO how much it holds ─▶ a mark that far ahead ─▶ calls back
+//	     once the mark, or an empty FIFO, is reached: no timer, no polling
 type Pump struct {
 	r    io.ReadCloser
 	w    *Rotator
 	warn func(string)
+	done chan struct{} // closed when Run has ended
 
 	asked atomic.Bool // something below is new to Run
 
 	mu      sync.Mutex
 	drains  []func() // not seen by Run yet
 	closing bool
-	running bool
+	running bool // or has run
 	ended   bool
 
 	// Owned by Run.
@@ -50,20 +55,22 @@ func NewPump(r io.ReadCloser, w *Rotator, warn func(string)) *Pump {
 	if warn == nil {
 		warn = func(string) {}
 	}
-	return &Pump{r: r, w: w, warn: warn}
+	return &Pump{r: r, w: w, warn: warn, done: make(chan struct{})}
 }
 
 // Run copies until Close. That nobody holds the FIFO for writing does not end
-// it: a task's next attempt will. One call; the caller's goroutine is the pump's.
+// it: a task's next attempt will. The caller's goroutine is the pump's; a second
+// call waits for the end of the first.
 func (p *Pump) Run() {
 	p.mu.Lock()
-	if p.running || p.ended {
-		p.mu.Unlock()
-		return
-	}
+	second := p.running
 	p.running = true
 	p.mu.Unlock()
-
+	if second {
+		<-p.done
+		return
+	}
+	defer close(p.done)
 	if f, ok := p.r.(*os.File); ok {
 		p.runFile(f)
 	} else {
@@ -96,20 +103,21 @@ func (p *Pump) Drain(fn func()) {
 }
 
 // Close ends Run once all that is in the FIFO now is on file. It does not wait;
-// a caller that must waits for Run to return. Idempotent, also without Run.
+// a caller that must waits for Run to return. Idempotent. Before Run, or without
+// it, all is copied and closed just the same.
 func (p *Pump) Close() {
 	p.mu.Lock()
 	p.closing = true
-	unused := !p.running && !p.ended
-	p.ended = p.ended || unused
+	unused := !p.running
 	p.mu.Unlock()
-	if unused {
-		_ = p.w.Close()
-		_ = p.r.Close()
-		p.finish()
-		return
-	}
 	p.wake()
+	_, file := p.r.(*os.File)
+	if _, ok := p.r.(settler); !file && !ok {
+		_ = p.r.Close() // nothing else would wake it
+	}
+	if unused {
+		go p.Run() // ends by itself
+	}
 }
 
 func (p *Pump) wake() {
@@ -191,10 +199,12 @@ func (p *Pump) runReader() {
 				return
 			}
 		case errors.Is(err, os.ErrDeadlineExceeded): // woken
-		case err == io.EOF:
-			return
 		case err != nil:
-			p.fail = err
+			p.mu.Lock()
+			if err != io.EOF && !p.closing {
+				p.fail = err
+			}
+			p.mu.Unlock()
 			return
 		}
 		if s, ok := p.r.(settler); ok && !settling && p.asked.Load() {

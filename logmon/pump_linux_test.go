@@ -264,6 +264,31 @@ func TestPlainReader(t *testing.T) {
 	<-drained
 	<-done
 	require.Equal(t, "text", log(t, dir))
+
+	r, _ = io.Pipe()
+	p = NewPump(r, NewRotator(RotateConfig{Dir: dir, Base: base}), func(s string) { t.Error(s) })
+	done = make(chan struct{})
+	go func() { p.Run(); close(done) }()
+	p.Close()
+	<-done
+}
+
+// Close may come before Run has begun: what is in the FIFO is on file all the
+// same when Run returns.
+func TestCloseBeforeRun(t *testing.T) {
+	for range 100 {
+		dir := t.TempDir()
+		fifo := fifoIn(t, dir)
+		send(t, writer(t, fifo), "text")
+		r, err := OpenReader(fifo)
+		require.NoError(t, err)
+		p := NewPump(r, NewRotator(RotateConfig{Dir: dir, Base: base}), func(s string) { t.Error(s) })
+		done := make(chan struct{})
+		go func() { p.Run(); close(done) }()
+		p.Close()
+		<-done
+		require.Equal(t, "text", log(t, dir))
+	}
 }
 
 func init() { roles["count"] = roleCount }

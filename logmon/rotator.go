@@ -124,7 +124,8 @@ func (r *Rotator) Close() error {
 	return err
 }
 
-// flush tells of lost output without waiting for more of it.
+// flush tells of lost output without waiting for more of it: at an exit there
+// may be none.
 func (r *Rotator) flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -133,7 +134,8 @@ func (r *Rotator) flush() {
 	}
 }
 
-// tell writes how much was lost.
+// tell writes how much was lost, on a line of its own. What cannot be told stays
+// counted.
 func (r *Rotator) tell() error {
 	if r.lost == 0 {
 		return nil
@@ -208,6 +210,8 @@ func (r *Rotator) bol(size int64) bool {
 	return last[0] == '\n'
 }
 
+// wrote counts towards the disk being good again: one that takes a few bytes
+// now and then is still the trouble that was reported.
 func (r *Rotator) wrote(n int) {
 	if r.good < healthy {
 		if r.good += int64(n); r.good >= healthy {
@@ -226,8 +230,8 @@ func (r *Rotator) shut() {
 // split says how much of b goes to a file of the given size; the rest, if any,
 // belongs to the next one. A line is kept whole as long as it may turn out to
 // be no longer than the window: it must begin a window before the limit or in
-// the next file. bol says whether the file ends with a whole
-// line; it is asked only where that matters.
+// the next file. A line that is longer is split where the file is full. bol says
+// whether the file ends with a whole line; it is asked only where that matters.
 func split(b []byte, size, limit int64, bol func(size int64) bool) int {
 	window := min(lineWindow, limit/4)
 	if size+int64(len(b))+window <= limit {

@@ -26,6 +26,9 @@ const (
 	destroyLimit = 2 * time.Minute
 	// stopSlack is what Stop, and the exit after it, may take beyond the grace.
 	stopSlack = 10 * time.Second
+	// orphanGrace is what is left of a kill timeout when agent and supervisor both
+	// died while it ran: the task has had its signal, and nobody kept its time.
+	orphanGrace = 3 * time.Second
 	// settle is how long a recovered task is given to report an exit of before.
 	settle = 100 * time.Millisecond
 )
@@ -263,6 +266,9 @@ func (o *operation) stop(ctx context.Context) result {
 	id := o.snap.Handle.TaskID
 	for try := 1; ; try++ {
 		grace := o.snap.Resume.Grace.Left(o.cfg.Clock.Now())
+		if o.orphan {
+			grace = min(grace, orphanGrace)
+		}
 		err := o.stopOnce(ctx, id, grace)
 		switch {
 		case err == nil || errors.Is(err, driver.ErrTaskNotFound):
@@ -352,26 +358,43 @@ func transient(err error) bool {
 		errors.Is(err, driver.ErrForeignScope) || driver.IsRecoverable(err)
 }
 
-// recoveredTask looks whether the task has ended meanwhile: then there are no
-// prestart and poststart hooks to run.
+// recoveredTask takes up a task that was found. If it has ended meanwhile there
+// are no prestart and poststart hooks to run.
 func (o *operation) recoveredTask(ctx context.Context, drv driver.Driver) result {
-	o.out.info = drv.Info()
-	o.out.by = make([]Contribution, len(o.hooks))
-	o.out.redo = nil
-	if !o.any(cbPrestart) && !o.any(cbPoststart) {
+	if o.known { // only the driver had lost it
 		return result{}
 	}
+	o.out.info, o.out.by, o.out.redo = drv.Info(), make([]Contribution, len(o.hooks)), nil
+	st := o.inspect(ctx, drv)
+	res := result{orphan: st.Attrs["adopted"] == "true"}
 	d := settle
-	if i, ok := drv.(driver.Inspector); ok {
-		st, err := i.Inspect(ctx, o.snap.Handle.TaskID)
-		switch {
-		case err == nil && st.State == "running":
-			return result{}
-		case err == nil && st.State == "exited":
-			d = stopSlack
-		}
+	switch {
+	case o.snap.Phase == Stopping, st.State == "running", !o.any(cbPrestart) && !o.any(cbPoststart):
+		return res
+	case st.State == "exited":
+		d = stopSlack
 	}
-	return result{exit: o.exitWithin(ctx, o.snap.Handle.TaskID, d)}
+	res.exit = o.exitWithin(ctx, o.snap.Handle.TaskID, d)
+	return res
+}
+
+// inspect asks what the driver knows of the task, if it is one that tells.
+func (o *operation) inspect(ctx context.Context, drv driver.Driver) (st driver.TaskStatus) {
+	i, ok := drv.(driver.Inspector)
+	if !ok {
+		return st
+	}
+	ctx, cancel := context.WithTimeout(ctx, guard.Late)
+	defer cancel()
+	var got driver.TaskStatus
+	late, err := guard.Run(ctx, guard.Late, func(ctx context.Context) (err error) {
+		got, err = i.Inspect(ctx, o.snap.Handle.TaskID)
+		return err
+	})
+	if late == nil && err == nil {
+		st = got
+	}
+	return st
 }
 
 // resume settles a start intent of an earlier agent. A driver whose starts can be

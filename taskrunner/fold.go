@@ -69,7 +69,7 @@ func (l *loop) recovered(res result) {
 		l.f.attached, l.f.stopped = true, false
 		l.failed, l.redoAt = 0, time.Time{}
 		if first {
-			l.known, l.taken = true, true
+			l.known, l.taken, l.orphan = true, true, res.orphan && l.snap.Phase == Stopping
 			l.f.rebuild, l.f.poststart = l.r.any(cbPrestart), l.r.any(cbPoststart)
 			l.r.log.Info("task recovered", "task_id", l.snap.Handle.TaskID, "pid", l.snap.Handle.PID, "exited", res.exit != nil)
 		}
@@ -112,7 +112,7 @@ func (l *loop) setPhase(s Snapshot) {
 	switch s.Phase {
 	case Pending, Exited, Done, Dead:
 		l.f = facts{}
-		l.known, l.taken, l.left = false, false, false
+		l.known, l.taken, l.orphan, l.left = false, false, false, false
 		l.failed, l.redoAt = 0, time.Time{}
 	}
 	if s.Phase != Running {

@@ -39,6 +39,7 @@ type loop struct {
 	f       facts       // but those that facts() looks up
 	known   bool        // this process has had this attempt alive
 	taken   bool        // … and has it from an earlier one
+	orphan  bool        // … that died while it was stopping it, and the supervisor too
 	left    bool        // the attempt is a start intent of an earlier one
 	failed  int         // tries of recover, resume or rebuild in a row
 	redoAt  time.Time   // when they are due again
@@ -246,7 +247,7 @@ func (l *loop) launch(ctx context.Context, o op) {
 	}
 	x := &operation{
 		TaskRunner: l.r, op: o, snap: l.snap, alloc: l.alloc, seen: l.seen, task: l.task, out: l.out,
-		bg: l.bg, known: l.known, recovered: l.taken, leftover: l.left, tries: l.failed,
+		bg: l.bg, known: l.known, recovered: l.taken, orphan: l.orphan, leftover: l.left, tries: l.failed,
 		log: l.r.log.With("attempt", l.snap.Attempt, "driver", l.task.Driver),
 	}
 	if o == opSignal {

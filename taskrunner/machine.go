@@ -199,6 +199,7 @@ type result struct {
 	again    bool  // opResume: start the same attempt; opStart: the ID was taken
 	lost     bool  // opRecover: the task is not there any more
 	restored bool  // … and this process had never seen it
+	orphan   bool  // opRecover: whoever watched the task died, and another one has it now
 }
 
 // params is what apply needs to know of the world.

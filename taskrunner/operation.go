@@ -35,6 +35,7 @@ type operation struct {
 	bg        *guard.Group // background work of this attempt
 	known     bool         // this process has had the task alive
 	recovered bool         // … and an earlier one started it
+	orphan    bool         // … and so did whoever kept the time of its stop
 	leftover  bool         // the attempt is the start intent of an earlier agent
 	tries     int          // failed ones of this op before
 	signal    string

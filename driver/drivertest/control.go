@@ -76,6 +76,20 @@ func (f *Fake) Forget() {
 	clear(f.tasks)
 }
 
+// Orphan is Forget, and the supervisors die too: tasks live on and are adopted by
+// Recover, but no kill timeout that was running is kept.
+func (f *Fake) Orphan() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.tasks)
+	for _, p := range f.procs {
+		if p.adopted = true; p.kill != nil {
+			p.kill.Stop()
+			p.kill = nil
+		}
+	}
+}
+
 // Lose makes the driver forget all tasks for good: Recover finds none, though
 // their processes live until Destroy gets a proof of them.
 func (f *Fake) Lose() {

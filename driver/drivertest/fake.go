@@ -88,15 +88,16 @@ type StopCall struct {
 }
 
 type process struct {
-	pid   int
-	cfg   driver.TaskConfig
-	life  Life
-	done  chan struct{}
-	exit  driver.ExitResult
-	end   *time.Timer // by itself
-	kill  *time.Timer // by escalation
-	killT time.Time
-	lost  bool // no Recover finds it
+	pid     int
+	cfg     driver.TaskConfig
+	life    Life
+	done    chan struct{}
+	exit    driver.ExitResult
+	end     *time.Timer // by itself
+	kill    *time.Timer // by escalation
+	killT   time.Time
+	lost    bool // no Recover finds it
+	adopted bool // whoever kept the time of its stop has died
 }
 
 type disturbance struct {
@@ -436,7 +437,7 @@ func (f *Fake) Inspect(_ context.Context, id string) (driver.TaskStatus, error) 
 	if err != nil {
 		return driver.TaskStatus{}, err
 	}
-	st := driver.TaskStatus{ID: id, State: "running"}
+	st := driver.TaskStatus{ID: id, State: "running", Attrs: map[string]string{"adopted": fmt.Sprint(p.adopted)}}
 	if p.ended() {
 		st.State, st.Exit = "exited", &p.exit
 	}

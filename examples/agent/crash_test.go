@@ -238,3 +238,47 @@ func TestSupervisorDies(t *testing.T) {
 		})
 	}
 }
+
+// TestNobodySawIt: a task that ends while neither its supervisor nor the agent
+// lives has its true exit code where the kernel still tells (nobody reaped it
+// yet), else none: never a made up one.
+func TestNobodySawIt(t *testing.T) {
+	b := newBox(t)
+	a := b.serve()
+	b.ok("apply", b.jobFile("job", "batch", `while [ ! -e "$DIR/go" ]; do sleep 0.01; done; echo last; exit 7`, once), "--wait", "running")
+	pid := b.ps()["job"].Tasks[0].PID
+	dir, sup := environ(t, pid, "DIR"), parentOf(t, pid)
+	a.kill(syscall.SIGKILL)
+	require.NoError(t, syscall.Kill(sup, syscall.SIGKILL))
+	eventually(t, "the end of the supervisor", func() string { return started(sup) })
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "go"), nil, 0o600))
+	eventually(t, "the end of the task", func() string { return started(pid) })
+	b.serve()
+	al := b.until("job", "done", func(al api.Alloc) bool { return al.Done })
+	require.Equal(t, "failed", string(al.Status))
+	require.Contains(t, []int{7, -1}, *al.Tasks[0].ExitCode)
+	require.Equal(t, []string{"Started", "Terminated", "Not Restarting"}, b.kinds("job"))
+}
+
+// TestFollowersAreTold: who follows a log or waits when the agent dies is told
+// so, and does not take it for the end.
+func TestFollowersAreTold(t *testing.T) {
+	b := newBox(t)
+	a := b.serve()
+	b.ok("apply", b.jobFile("svc", "service", counter, ""), "--wait", "running")
+	follow := exec.Command(b.cli, "logs", "-f", "svc", "--data", b.data)
+	out, err := follow.StdoutPipe()
+	require.NoError(t, err)
+	var errs strings.Builder
+	follow.Stderr = &errs
+	require.NoError(t, follow.Start())
+	waitLine(t, out, "line 3")
+	a.kill(syscall.SIGKILL)
+	_, err = io.Copy(io.Discard, out)
+	require.NoError(t, err)
+	require.Error(t, follow.Wait())
+	require.Equal(t, 1, follow.ProcessState.ExitCode())
+	require.Contains(t, errs.String(), "went away: its tasks go on")
+	b.serve()
+	b.ok("stop", "svc")
+}
