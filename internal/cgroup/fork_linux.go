@@ -17,7 +17,7 @@ type Target struct {
 	set  bool
 	v2   bool
 	fd   int // v2: the directory; v1: its tasks file
-	home int // v1: the tasks file of our own cgroup
+	path string
 }
 
 // OpenTarget opens a cgroup to fork into, making it if it is not there. One that
@@ -37,12 +37,8 @@ func OpenTarget(path string) (t Target, err error) {
 		t.set = err == nil
 		return t, wrap("open", path, err)
 	}
-	home := homeTasks(path)
-	if t.home, err = syscall.Open(home, syscall.O_WRONLY|syscall.O_CLOEXEC, 0); err != nil {
-		_ = syscall.Close(t.fd)
-		return Target{}, wrap("open", home, err)
-	}
-	t.set = true
+	freeze(path, false) // whoever died while killing it may have left it frozen
+	t.set, t.path = true, path
 	return t, nil
 }
 
@@ -53,7 +49,7 @@ func wrap(op, path string, err error) error {
 	return &fs.PathError{Op: op, Path: path, Err: err}
 }
 
-// homeTasks finds the tasks file of our own cgroup in the v1 hierarchy of path:
+// homeTasks finds the tasks file of this thread's cgroup in the v1 hierarchy of path:
 // up from path to the top of the mount, and down again by what the kernel says
 // of us. A mount that shows only a part of the hierarchy hides the head of that.
 func homeTasks(path string) string {
@@ -87,12 +83,8 @@ func homeTasks(path string) string {
 
 // Close closes the target; what was forked into it stays.
 func (t Target) Close() {
-	if !t.set {
-		return
-	}
-	_ = syscall.Close(t.fd)
-	if !t.v2 {
-		_ = syscall.Close(t.home)
+	if t.set {
+		_ = syscall.Close(t.fd)
 	}
 }
 
@@ -105,13 +97,21 @@ func (t Target) ForkExec(path string, argv []string, attr *syscall.ProcAttr) (in
 	case t.v2:
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, t.fd
 	default:
+		// Where this thread is at home is asked on it and now: any other thread
+		// may be in a task's cgroup at this moment, for a fork of its own.
 		runtime.LockOSThread()
+		home, err := syscall.Open(homeTasks(t.path), syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
+		if err != nil {
+			runtime.UnlockOSThread()
+			return 0, err
+		}
+		defer func() { _ = syscall.Close(home) }()
 		if _, err := syscall.Write(t.fd, []byte("0")); err != nil {
 			runtime.UnlockOSThread()
 			return 0, err
 		}
 		defer func() {
-			if _, err := syscall.Write(t.home, []byte("0")); err == nil {
+			if _, err := syscall.Write(home, []byte("0")); err == nil {
 				runtime.UnlockOSThread() // else the thread ends with this goroutine
 			}
 		}()
