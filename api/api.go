@@ -171,7 +171,7 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler, log hclog.Logge
 	if err != nil {
 		err = srv.Close()
 	}
-	<-failed
+	<-failed //nolint:errcheck // http.ErrServerClosed
 	return err
 }
 

@@ -94,7 +94,7 @@ func (c *Client) Logs(ctx context.Context, ref string, q LogQuery) (io.ReadClose
 	if q.Follow {
 		v.Set("follow", "1")
 	}
-	resp, err := c.send(ctx, http.MethodGet, allocPath(ref, "logs")+"?"+v.Encode(), nil)
+	resp, err := c.send(ctx, http.MethodGet, allocPath(ref, "logs")+"?"+v.Encode(), nil) //nolint:bodyclose // closed by the reader that is returned
 	if err != nil {
 		return nil, err
 	}
@@ -257,7 +257,7 @@ type body struct {
 
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err != nil && err != io.EOF { //nolint:errorlint // io.Reader's contract is ==
+	if err != nil && err != io.EOF { // io.Reader's contract is ==
 		err = b.c.lost(err)
 	}
 	return n, err

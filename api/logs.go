@@ -111,7 +111,7 @@ func (s *server) sendLog(ctx context.Context, out io.Writer, id string, cfg tail
 	if err != nil {
 		return err
 	}
-	defer rd.Close()
+	defer func() { _ = rd.Close() }()
 	var watcher sync.WaitGroup
 	if cfg.Follow {
 		watcher.Go(func() {

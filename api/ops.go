@@ -113,7 +113,7 @@ func (s *server) operate(w http.ResponseWriter, r *http.Request, req any, what s
 	if err != nil {
 		result = err.Error()
 	}
-	asked, _ := json.Marshal(req) //nolint:errcheck // it was decoded just now
+	asked, _ := json.Marshal(req) // it was decoded just now
 	s.Log.Info(what+" asked for", "alloc_id", al.Alloc.ID, "by", who(r), "request", string(asked), "result", result)
 	if err != nil {
 		return err

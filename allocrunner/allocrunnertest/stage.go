@@ -188,7 +188,7 @@ func (s *stage) over(want allocrunner.Status) {
 		}
 	}
 	s.cancel()
-	<-s.ran
+	<-s.ran //nolint:errcheck // only that it ended matters
 	got := s.Snapshot()
 	if got.Status != want || !got.Done {
 		s.t.Errorf("the alloc ended as %s (%s), done: %v; want %s", got.Status, got.Description, got.Done, want)

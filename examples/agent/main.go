@@ -88,7 +88,7 @@ func parts(err error) []error {
 	if err == nil {
 		return nil
 	}
-	joined, ok := err.(interface{ Unwrap() []error })         //nolint:errorlint // only the outermost
+	joined, ok := err.(interface{ Unwrap() []error })         // only the outermost
 	if !ok || fmt.Sprintf("%T", err) != "*errors.joinError" { // %w twice is one error
 		return []error{err}
 	}
