@@ -369,7 +369,8 @@ func (s *sweep) lives(idem bool) {
 	switch {
 	case s.reboot:
 	case idem:
-		// The restart that was asked for may be asked for again after the crash.
+		// Four was seen once in many runs, and why is not known: a restart asked for
+		// twice, or a start that was not the same.
 		require.GreaterOrEqual(s, s.fake.Lives(), 3)
 		require.LessOrEqual(s, s.fake.Lives(), 4, "a start that is repeated is the same start")
 	default:
