@@ -18,6 +18,9 @@ import (
 // that is starting a supervisor, or a supervisor that is leaving.
 const ensureBound = time.Minute
 
+// releaseTries bounds how often Release asks supervisors that end unasked.
+const releaseTries = 20
+
 // errBusyLock says that somebody holds the lock: a supervisor, or an agent that
 // is starting one.
 var errBusyLock = errors.New("supervisor: the scope is locked")
@@ -202,37 +205,85 @@ func (s *Scope) Release(ctx context.Context) error {
 	if s.invalid != nil {
 		return s.invalid
 	}
-	for !s.isOver() {
-		if err := checkOwner(s.dir); errors.Is(err, os.ErrNotExist) {
-			break
-		} else if err != nil {
-			return err
-		}
-		if done, err := s.clear(); done {
-			break
-		} else if err != nil {
-			return err
-		}
-		// A supervisor lives, or a journal names tasks that one must look at.
-		c, err := s.connected(ctx)
+	for try := 0; !s.isOver(); try++ {
+		dials, err := s.idle(ctx)
 		if err != nil {
 			return err
 		}
-		s.expectEnd(c, true)
-		_, err = c.send(kShutdown, nil).await(ctx, s.stop)
-		if err != nil && !errors.Is(err, ErrClosed) {
-			s.expectEnd(c, false)
+		gone, err := s.remove()
+		if err != nil {
 			return err
 		}
-		select {
-		case <-c.end:
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if gone && s.detachAfter(dials) {
+			break
+		}
+		if gone {
+			continue
+		}
+		// A supervisor lives, or a journal names tasks that one must look at.
+		err = s.shutdown(ctx)
+		switch {
+		case err == nil:
+		case !errors.Is(err, ErrClosed):
+			return err
+		case try >= releaseTries:
+			return s.withLog(err)
+		default:
+			s.sleep(time.Duration(try) * 5 * time.Millisecond) // one that broke is on its way out
 		}
 	}
-	s.detach()
 	s.pool.drop(s)
 	return nil
+}
+
+// idle waits for an attempt to connect that is under way, and returns how many
+// there have been.
+func (s *Scope) idle(ctx context.Context) (dials int, err error) {
+	for {
+		s.mu.Lock()
+		d, dials := s.dial, s.dials
+		s.mu.Unlock()
+		if d == nil {
+			return dials, nil
+		}
+		select {
+		case <-d.done:
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+	}
+}
+
+// remove removes the directory if it is there, no supervisor lives, and none is
+// needed.
+func (s *Scope) remove() (gone bool, err error) {
+	if err := checkOwner(s.dir); err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return true, nil
+		}
+		return false, err
+	}
+	return s.clear()
+}
+
+// shutdown asks the supervisor to leave and waits until it has.
+func (s *Scope) shutdown(ctx context.Context) error {
+	c, err := s.connected(ctx)
+	if err != nil {
+		return err
+	}
+	s.expectEnd(c, true)
+	_, err = c.send(kShutdown, nil).await(ctx, s.stop)
+	if err != nil && !errors.Is(err, ErrClosed) {
+		s.expectEnd(c, false)
+		return err
+	}
+	select {
+	case <-c.end:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // expectEnd says whether the end of a connection is wanted: then no other is

@@ -176,7 +176,9 @@ func supervisors(dir string) (l []int) {
 	return l
 }
 
-// processes returns the command lines of all processes that are no zombies.
+// processes returns the command lines of all processes that are no zombies. A
+// process in exec has closed its files, so that its start is known, a moment
+// before it has a command line.
 func processes() map[int][]string {
 	m := map[int][]string{}
 	des, _ := os.ReadDir("/proc")
@@ -185,7 +187,14 @@ func processes() map[int][]string {
 		if err != nil {
 			continue
 		}
-		if b, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline"); len(b) > 0 {
+		b, err := os.ReadFile("/proc/" + e.Name() + "/cmdline")
+		for err == nil && len(b) == 0 {
+			if _, gone := os.Readlink("/proc/" + e.Name() + "/exe"); gone != nil {
+				break // a zombie or a thread of the kernel
+			}
+			b, err = os.ReadFile("/proc/" + e.Name() + "/cmdline")
+		}
+		if len(b) > 0 {
 			m[pid] = strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")
 		}
 	}

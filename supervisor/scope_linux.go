@@ -37,6 +37,7 @@ type Scope struct {
 	over  bool                // stop is closed
 	c     *client             // nil while there is no connection
 	dial  *dialing            // the attempt under way, if any
+	dials int                 // attempts that were begun
 	short int                 // connections in a row that lived shortly
 	tasks map[string]Identity // what the supervisor should know
 	logs  map[string]*held
@@ -93,6 +94,7 @@ func (s *Scope) begin() (*client, *dialing) {
 		d = &dialing{done: make(chan struct{})}
 		if !s.over && s.pool.spawn(func() { s.attempt(d) }) {
 			s.dial = d
+			s.dials++
 		} else {
 			d.err = ErrClosed
 			close(d.done)
@@ -243,10 +245,26 @@ func (s *Scope) know(sp Identity, st Status) {
 	s.tasks[sp.ID] = sp
 }
 
+// detachAfter detaches unless an attempt to connect was begun after that many: it
+// may have made the directory anew.
+func (s *Scope) detachAfter(dials int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.dials != dials {
+		return false
+	}
+	s.end()
+	return true
+}
+
 // detach ends the connection and all calls, for good.
 func (s *Scope) detach() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.end()
+}
+
+func (s *Scope) end() {
 	if s.over {
 		return
 	}
@@ -267,21 +285,23 @@ func (s *Scope) isOver() bool {
 	return s.over
 }
 
-// do makes a call, again if it may be repeated and the connection ended.
-func (s *Scope) do(ctx context.Context, kind uint8, repeat bool, fill func(*enc)) (reply, int, error) {
-	for try := 0; ; try++ {
+// do makes a call, again if the connection ended and the call may be repeated, or
+// was not made yet.
+func (s *Scope) do(ctx context.Context, kind uint8, repeat bool, fill func(*enc)) (r reply, try int, err error) {
+	for ; ; try++ {
 		c, err := s.connected(ctx)
-		if err != nil {
-			return reply{}, try, err
+		if err == nil {
+			r, err = c.send(kind, fill).await(ctx, s.stop)
 		}
-		r, err := c.send(kind, fill).await(ctx, s.stop)
 		if !errors.Is(err, ErrClosed) || s.isOver() {
 			return r, try, err
 		}
-		if !repeat || try >= repeats {
-			return r, try, s.withLog(err)
+		if c != nil && !repeat || try >= repeats {
+			return reply{}, try, s.withLog(err)
 		}
-		<-c.end // soon, and then the next one is connected to
+		if c != nil {
+			<-c.end // soon, and then the next one is connected to
+		}
 	}
 }
 

@@ -248,7 +248,7 @@ func TestProgram(t *testing.T) {
 
 // A program that is no supervisor is an error, after a few tries and no more.
 func TestBrokenProgram(t *testing.T) {
-	for exe, says := range map[string]string{"/bin/false": "closed", "/bin/cat": "closed"} {
+	for exe, says := range map[string]string{"/bin/false": "closed", "/bin/cat": "directory"} {
 		p, err := NewPool(PoolConfig{Dir: base(t) + "/run", Exe: exe})
 		if err != nil {
 			t.Fatal(err)

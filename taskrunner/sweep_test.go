@@ -193,8 +193,10 @@ type sweep struct {
 	leases  *pool
 	cgroups *cgroupLog
 	reboot  bool
+	lag     time.Duration // from a store's crash to the agent's death
 	agents  int
 	steps   int // of the last agent
+	refused int // requests of the scene that were not kept on disk
 }
 
 func newSweep(t *testing.T, idempotent bool) *sweep {
@@ -217,6 +219,7 @@ func (s *sweep) life(d *death, disk *statetest.Crash, scene func(context.Context
 	go func() {
 		select {
 		case <-disk.Crashed():
+			time.Sleep(s.lag)
 			d.die()
 		case <-d.dead:
 		case <-r.Done():
@@ -243,7 +246,7 @@ func (s *sweep) life(d *death, disk *statetest.Crash, scene func(context.Context
 
 // rest lets agents that do not die bring the task to its end.
 func (s *sweep) rest(scene func(context.Context, *taskrunner.TaskRunner)) {
-	for s.life(newDeath(0), statetest.CrashAt(s.store, 0), scene) {
+	for s.life(newDeath(0), statetest.CrashAt(s.store, 0), s.scene) {
 		require.Less(s, s.agents, 10)
 	}
 	s.balance()
@@ -262,20 +265,26 @@ func (s *sweep) balance() {
 
 // scene: the first life fails, the second is restarted by request, the third is
 // killed with a shutdown delay.
-func scene(ctx context.Context, r *taskrunner.TaskRunner) {
-	after := func(d time.Duration, f func() error) {
+func (s *sweep) scene(ctx context.Context, r *taskrunner.TaskRunner) {
+	// after acts on the life it has seen, not on a later one.
+	after := func(d time.Duration, seen taskrunner.Snapshot, f func() error) {
 		select {
 		case <-time.After(d):
-			_ = f()
+			if now := r.Snapshot(); now.Phase == seen.Phase && now.Attempt == seen.Attempt && f() != nil {
+				s.refused++
+			}
 		case <-ctx.Done():
 		}
 	}
-	for s := range r.Watch(ctx) {
-		if s.Phase == taskrunner.Running && s.Restarts < 2 && s.Restarting == nil {
-			after(2*time.Minute, func() error { return r.Restart(ctx, taskrunner.RestartRequest{Reason: "template"}) })
+	for seen := range r.Watch(ctx) {
+		if seen.Phase != taskrunner.Running {
+			continue
 		}
-		if s.Phase == taskrunner.Running && s.Restarts >= 2 && s.Kill == nil {
-			after(time.Minute, func() error { return r.Kill(ctx, taskrunner.KillRequest{}) })
+		if seen.Restarts < 2 && seen.Restarting == nil {
+			after(2*time.Minute, seen, func() error { return r.Restart(ctx, taskrunner.RestartRequest{Reason: "template"}) })
+		}
+		if seen.Restarts >= 2 && seen.Kill == nil {
+			after(time.Minute, seen, func() error { return r.Kill(ctx, taskrunner.KillRequest{}) })
 		}
 	}
 }
@@ -289,13 +298,15 @@ func TestCrashSweep(t *testing.T) {
 		crash  func(state.Store, int) *statetest.Crash
 		idem   bool
 		reboot bool
+		lag    time.Duration
 	}{
-		{"before the write", statetest.CrashAt, true, false},
-		{"after the write", statetest.CrashAfter, true, false},
-		{"before, starts cannot be repeated", statetest.CrashAt, false, false},
-		{"after, starts cannot be repeated", statetest.CrashAfter, false, false},
-		{"before, and the machine too", statetest.CrashAt, true, true},
-		{"after, and the machine too", statetest.CrashAfter, true, true},
+		{"before the write", statetest.CrashAt, true, false, 0},
+		{"before, and the agent lives on for a while", statetest.CrashAt, true, false, 30 * time.Second},
+		{"after the write", statetest.CrashAfter, true, false, 0},
+		{"before, starts cannot be repeated", statetest.CrashAt, false, false, 0},
+		{"after, starts cannot be repeated", statetest.CrashAfter, false, false, 0},
+		{"before, and the machine too", statetest.CrashAt, true, true, 0},
+		{"after, and the machine too", statetest.CrashAfter, true, true, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			for n := 1; ; n++ {
@@ -303,11 +314,12 @@ func TestCrashSweep(t *testing.T) {
 				for second := range 6 { // a second crash soon after the first
 					synctest.Test(t, func(t *testing.T) {
 						s := sweepScene(t, tc.idem, tc.reboot)
-						crashed = s.life(newDeath(0), tc.crash(s.store, n), scene)
+						s.lag = tc.lag
+						crashed = s.life(newDeath(0), tc.crash(s.store, n), s.scene)
 						if crashed && second > 0 {
-							s.life(newDeath(0), tc.crash(s.store, second), scene)
+							s.life(newDeath(0), tc.crash(s.store, second), s.scene)
 						}
-						s.rest(scene)
+						s.rest(s.scene)
 						s.lives(tc.idem)
 					})
 					if t.Failed() {
@@ -334,11 +346,11 @@ func TestCrashAtEveryStep(t *testing.T) {
 					for second := range 3 {
 						synctest.Test(t, func(t *testing.T) {
 							s := sweepScene(t, idem, reboot)
-							died = s.life(newDeath(n), statetest.CrashAt(s.store, 0), scene)
+							died = s.life(newDeath(n), statetest.CrashAt(s.store, 0), s.scene)
 							if died && second > 0 {
-								s.life(newDeath(second), statetest.CrashAt(s.store, 0), scene)
+								s.life(newDeath(second), statetest.CrashAt(s.store, 0), s.scene)
 							}
-							s.rest(scene)
+							s.rest(s.scene)
 							s.lives(idem)
 						})
 						if t.Failed() {
@@ -369,10 +381,10 @@ func (s *sweep) lives(idem bool) {
 	switch {
 	case s.reboot:
 	case idem:
-		// Four was seen once in many runs, and why is not known: a restart asked for
-		// twice, or a start that was not the same.
+		// A kill that is not on disk is carried out all the same: if the agent dies
+		// then, the next one sees an exit that nobody asked for.
 		require.GreaterOrEqual(s, s.fake.Lives(), 3)
-		require.LessOrEqual(s, s.fake.Lives(), 4, "a start that is repeated is the same start")
+		require.LessOrEqual(s, s.fake.Lives(), 3+s.refused, "a start that is repeated is the same start")
 	default:
 		require.LessOrEqual(s, s.fake.Lives(), 3+s.agents-1, "one more for each agent that died")
 	}
