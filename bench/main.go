@@ -24,10 +24,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 	"time"
 )
 
@@ -46,7 +46,7 @@ func main() {
 	flag.StringVar(&opt.data, "data", "", "directory for state (default: a new one; a disk, not tmpfs)")
 	flag.StringVar(&opt.runtime, "runtime", "", "directory for sockets and FIFOs (default: a new one on tmpfs)")
 	flag.StringVar(&opt.scope, "scope", "alloc", "internal: supervisors per alloc, task or node")
-	flag.StringVar(&opt.exe, "supervisor", "bin/nodekeep-supervisor", "the small supervisor binary, for mode small")
+	flag.StringVar(&opt.exe, "supervisor", "", "the small supervisor binary, for mode small (default: built for the run)")
 	flag.StringVar(&opt.modes, "modes", "alloc,small,node", "modes: alloc (default scope), small (with the small supervisor), node (dense)")
 	flag.IntVar(&opt.n, "n", 100, "allocs at once")
 	flag.IntVar(&opt.rounds, "rounds", 5, "rounds; the median counts")
@@ -92,21 +92,39 @@ func suite(opt options) error {
 	defer b.cpu.close()
 	fmt.Fprintf(os.Stderr, "bench: %d cores, kernel %s, cpu counted by %s\n", runtime.NumCPU(), kernel(),
 		map[bool]string{true: "cpuacct", false: "/proc/stat (the whole machine)"}[b.cpu.exact()])
+	clean, err := b.buildSupervisor()
+	if err != nil {
+		return err
+	}
+	defer clean()
 	for mode := range strings.SplitSeq(opt.modes, ",") {
 		if err := b.mode(mode); err != nil {
 			return fmt.Errorf("mode %s: %w", mode, err)
 		}
 	}
-	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "\nfigure\tvalue\tunit\tlimit\tvalue/limit\tn")
-	for _, f := range b.figures {
-		lim, ratio := "", ""
-		if f.Limit > 0 {
-			lim, ratio = strconv.FormatFloat(f.Limit, 'f', 1, 64), strconv.FormatFloat(f.Value/f.Limit, 'f', 2, 64)
-		}
-		fmt.Fprintf(w, "%s\t%.2f\t%s\t%s\t%s\t%d\n", f.Name, f.Value, f.Unit, lim, ratio, f.N)
+	return table(os.Stdout, b.figures)
+}
+
+// buildSupervisor makes the small supervisor if a mode needs it and none is named.
+func (b *bench) buildSupervisor() (clean func(), err error) {
+	if b.opt.exe != "" {
+		b.opt.exe, err = filepath.Abs(b.opt.exe)
+		return func() {}, err
 	}
-	return w.Flush()
+	if !slices.Contains(strings.Split(b.opt.modes, ","), "small") {
+		return func() {}, nil
+	}
+	dir, err := os.MkdirTemp("", "nodekeep-bench-")
+	if err != nil {
+		return nil, err
+	}
+	b.opt.exe = filepath.Join(dir, "nodekeep-supervisor")
+	out, err := exec.Command("go", "build", "-o", b.opt.exe, "github.com/nodekeep/nodekeep/cmd/nodekeep-supervisor").CombinedOutput()
+	if err != nil {
+		_ = os.RemoveAll(dir)
+		return nil, fmt.Errorf("bench: build the small supervisor: %w\n%s", err, out)
+	}
+	return func() { _ = os.RemoveAll(dir) }, nil
 }
 
 func kernel() string {

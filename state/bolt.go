@@ -12,6 +12,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"go.etcd.io/bbolt"
 )
@@ -172,9 +173,11 @@ func (s *bolt) write() {
 	}()
 	debug.SetPanicOnFault(true)
 	s.flush()
+	var busy pace
 	for {
 		select {
 		case r := <-s.reqs:
+			busy.wait()
 			s.group = append(s.group, r)
 		case <-s.closing:
 			clean = true
@@ -191,8 +194,38 @@ func (s *bolt) write() {
 				more = false
 			}
 		}
+		busy.begin(len(s.group))
 		s.flush()
+		busy.end()
 	}
+}
+
+// maxPace is the longest pause between two commits.
+const maxPace = 10 * time.Millisecond
+
+// pace keeps the disk from being asked more often than is any use. While calls
+// come in groups, a commit begins no sooner after the last one than three times
+// what that one took, and whoever comes meanwhile joins it. A caller that is
+// alone never waits.
+type pace struct {
+	began, ended time.Time
+	many         bool
+}
+
+func (p *pace) begin(calls int) { p.began, p.many = time.Now(), calls > 1 }
+func (p *pace) end()            { p.ended = time.Now() }
+
+func (p *pace) wait() {
+	if left := p.left(time.Now()); left > 0 {
+		time.Sleep(left)
+	}
+}
+
+func (p *pace) left(now time.Time) time.Duration {
+	if !p.many {
+		return 0
+	}
+	return min(3*p.ended.Sub(p.began), maxPace) - now.Sub(p.ended)
 }
 
 // flush runs the group until all of it is answered.
