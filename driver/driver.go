@@ -12,7 +12,7 @@
 //	                                      after the exit, until Destroy
 //
 // Driver is what every driver must have. What only some can do is an interface
-// of its own (Preparer, Signaler, Execer, …) that the runner asks for.
+// of its own (Preparer, Signaler, Execer, Meter, …) that the runner asks for.
 package driver
 
 import (
@@ -135,6 +135,7 @@ type TaskConfig struct {
 	Name    string
 	Owner   Owner
 	Env     []string        // complete, sorted, "K=V"
+	DevEnv  []string        // those of Env that devices brought
 	User    string          // as the job says; "" is the driver's default
 	Config  json.RawMessage // decoded against TaskSchema: an object with every attribute present
 	Dirs    Dirs
@@ -144,6 +145,7 @@ type TaskConfig struct {
 	Res     Resources
 	Mounts  []Mount
 	Devices []Device
+	Ports   []Port // of the alloc
 	DNS     *DNS
 	Network *Network // nil is the host's
 }
@@ -152,6 +154,7 @@ type TaskConfig struct {
 type Owner struct {
 	AllocID, Task, Group string
 	JobID, JobName       string
+	ParentJobID          string // of a dispatched or periodic job
 	Namespace, Region    string
 	NodeID, NodeName     string
 	Attempt              int
@@ -183,6 +186,16 @@ type Mount struct {
 	Source, Target string
 	ReadOnly       bool
 	Propagation    string // private (default), host-to-task, bidirectional
+	SELinux        string // z, Z or nothing
+	Volume         string // the group's name of the volume, if it is one
+}
+
+// Port is one of the alloc's ports.
+type Port struct {
+	Label  string
+	HostIP string
+	Value  int // on the host
+	To     int // inside the network namespace; 0 is Value
 }
 
 // Device makes a device node of the host usable in the task.
@@ -199,6 +212,8 @@ type Network struct {
 	Mode   string            // host, group, task, none
 	Path   string            // of the namespace, for drivers that join one
 	Labels map[string]string // the driver's own, from CreateNetwork
+	// Hostname and Address are the alloc's entry in its hosts file, once known.
+	Hostname, Address string
 }
 
 // Handle is everything a driver needs to find a running task again. State is
@@ -257,6 +272,8 @@ type TaskStatus struct {
 // Event is something a driver tells a task's owner, such as a pull's progress.
 type Event struct {
 	TaskID  string
+	AllocID string // with Task whom it is for
+	Task    string
 	Time    time.Time
 	Message string
 	Attrs   map[string]string

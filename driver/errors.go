@@ -13,6 +13,11 @@ var (
 	ErrTaskExists = errors.New("driver: task exists")
 	// ErrTaskRunning says that Destroy without force met a running task.
 	ErrTaskRunning = errors.New("driver: task is running")
+	// ErrTaskExited says that the task has ended, so that no command can be run in it.
+	ErrTaskExited = errors.New("driver: task has exited")
+	// ErrCommand says that a command for Exec cannot be run: it is not there, is no
+	// program, or the task's user may not run it. The cause is in the chain.
+	ErrCommand = errors.New("driver: command cannot be run")
 	// ErrNotImplemented says that this driver cannot do this at all.
 	ErrNotImplemented = errors.New("driver: not implemented")
 	// ErrUnavailable says that the driver cannot answer now; the task may well be alive.

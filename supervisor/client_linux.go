@@ -137,6 +137,19 @@ func (c *client) forget(id uint32, k *call, err error) {
 	}
 }
 
+// forgetAll ends all calls and the connection.
+func (c *client) forgetAll(err error) {
+	c.mu.Lock()
+	left := c.calls
+	c.calls = nil
+	c.mu.Unlock()
+	for _, k := range left {
+		k.err = err
+		close(k.done)
+	}
+	_ = c.f.Close()
+}
+
 // await waits for the answer, for the end of ctx or for stop.
 func (k *call) await(ctx context.Context, stop <-chan struct{}) (reply, error) {
 	select {

@@ -20,6 +20,8 @@
 //	Start(spec) ───────────▶  B in the journal ── fork ────▶ runs, 3 descriptors
 //	            ◀── pid, start time ── S                     writes into the FIFO
 //	Wait(id)    ───────────▶  (held, no goroutine)
+//	Exec(id)    ─connection▶  R ── fork, like the task ────▶ a command beside it, on
+//	 of its own ◀── code ──   Q ◀── exits                    descriptors of the agent's
 //	                          reaps, drains the FIFOs, X ◀── exits
 //	            ◀── code ──
 //	Destroy(id) ───────────▶  kills what is left, D
@@ -62,6 +64,8 @@ var (
 	ErrNotProved = errors.New("supervisor: no process of that identity")
 	// ErrBusy is the answer to Release while the scope holds tasks.
 	ErrBusy = errors.New("supervisor: scope still holds tasks")
+	// ErrExited is the answer to Exec when the task has ended.
+	ErrExited = errors.New("supervisor: task has ended")
 	// ErrUnsupported says that the supervisor is older than the request.
 	ErrUnsupported = errors.New("supervisor: too old for this request")
 )

@@ -10,10 +10,13 @@ import (
 
 // The journal has one line per fact, fields separated by tabs:
 //
-//	B <id> <boot id> <cgroup> <stdout> <stderr> <exit dir> <mark>   about to fork
+//	B <id> <boot id> <cgroup> <stdout> <stderr> <exit dir> <mark>
+//	  <path> <dir> <oom_score_adj> <uid gid groups…> <environment>  about to fork; the second part for what runs beside it
 //	S <id> <pid> <start>                                           forked
 //	K <id> <deadline>                                              to be killed at that CLOCK_BOOTTIME, ns
 //	X <id> <code> <signal> <oom> <err>                             exited, logs drained
+//	R <id> <mark> [<pid> <start>]                                  about to fork a command beside it; forked
+//	Q <id> <mark>                                                  that has ended
 //	D <id>                                                         acknowledged and forgotten
 //	L <id> <dir> <max size> <max files> <uid> <gid> <task>         a FIFO pair was made
 //	E <id>                                                         and removed
@@ -32,6 +35,12 @@ type record struct {
 	mark   uint64
 	killAt int64
 	st     Status
+	execs  map[uint64]proc // by mark
+}
+
+type proc struct {
+	pid   int
+	start uint64
 }
 
 // line joins fields to one line of the journal.
@@ -92,6 +101,9 @@ func (j journal) apply(f []string) {
 			mark: uint64(num(f[7])),
 			st:   Status{ID: f[1], BootID: f[2]},
 		}
+		if len(f) >= 13 {
+			j.tasks[f[1]].spec.setSurroundings(f[8:13])
+		}
 	case f[0] == "L" && len(f) >= 8:
 		j.logs[f[1]] = LogSpec{
 			ID: f[1], Dir: f[2], MaxSize: num(f[3]), MaxFiles: int(num(f[4])),
@@ -104,6 +116,17 @@ func (j journal) apply(f []string) {
 	case r == nil:
 	case f[0] == "S" && len(f) >= 4:
 		r.st.PID, r.st.Start = int(num(f[2])), uint64(num(f[3]))
+	case f[0] == "R" && len(f) >= 3:
+		if r.execs == nil {
+			r.execs = map[uint64]proc{}
+		}
+		p := proc{}
+		if len(f) >= 5 {
+			p = proc{int(num(f[3])), uint64(num(f[4]))}
+		}
+		r.execs[uint64(num(f[2]))] = p
+	case f[0] == "Q" && len(f) >= 3:
+		delete(r.execs, uint64(num(f[2])))
 	case f[0] == "K" && len(f) >= 3:
 		r.killAt = num(f[2])
 	case f[0] == "X" && len(f) >= 6:
@@ -120,7 +143,11 @@ func num(s string) int64 {
 // lines writes a record again, for a journal that is made anew.
 func (r *record) lines() []byte {
 	sp, id := &r.spec, r.spec.ID
-	b := line("B", id, r.st.BootID, sp.Cgroup, sp.Stdout, sp.Stderr, sp.ExitDir, strconv.FormatUint(r.mark, 10))
+	began := []string{"B", id, r.st.BootID, sp.Cgroup, sp.Stdout, sp.Stderr, sp.ExitDir, strconv.FormatUint(r.mark, 10)}
+	if sp.Path != "" {
+		began = append(began, sp.surroundings()...)
+	}
+	b := line(began...)
 	if r.st.PID != 0 {
 		b = append(b, line("S", id, itoa(r.st.PID), strconv.FormatUint(r.st.Start, 10))...)
 	}
@@ -131,6 +158,37 @@ func (r *record) lines() []byte {
 		b = append(b, exitLine(r.st)...)
 	}
 	return b
+}
+
+// surroundings are what a command beside the task needs to know of it.
+func (s *Spec) surroundings() []string {
+	user := ""
+	if s.SetUser {
+		user = itoa(s.UID) + " " + itoa(s.GID)
+		for _, g := range s.Groups {
+			user += " " + itoa(g)
+		}
+	}
+	return []string{s.Path, s.Dir, itoa(s.OOMScoreAdj), user, strings.Join(s.Env, "\x00")}
+}
+
+// setSurroundings is the inverse. A user that makes no sense leaves all of it
+// unknown: the process itself tells then.
+func (s *Spec) setSurroundings(f []string) {
+	var ids []int
+	for _, v := range strings.Fields(f[3]) {
+		ids = append(ids, int(num(v)))
+	}
+	if len(ids) == 1 || f[0] == "" {
+		return
+	}
+	s.Path, s.Dir, s.OOMScoreAdj = f[0], f[1], int(num(f[2]))
+	if len(ids) > 1 {
+		s.SetUser, s.UID, s.GID, s.Groups = true, ids[0], ids[1], ids[2:]
+	}
+	if f[4] != "" {
+		s.Env = strings.Split(f[4], "\x00")
+	}
 }
 
 func exitLine(st Status) []byte {

@@ -17,9 +17,20 @@ import (
 // process ever reaches. It follows from the scope and the task's ID, so it is
 // known before the fork and after every crash.
 
-const markBit = 1 << 62
+// The low bits are 0. A command that runs beside the task has a number there, in
+// any case: the cgroup would not tell it from the task.
+const (
+	markBit  = 1 << 62
+	execBits = 1<<16 - 1
+)
 
-func markOf(dir, id string) uint64 { return markBit | hash(dir+"\x00"+id)>>2 }
+func markOf(dir, id string) uint64 { return markBit | hash(dir+"\x00"+id)>>2&^execBits }
+
+// carries says whether a process with mark m belongs to whom mark names: a task
+// with all its commands, or one command.
+func carries(m, mark uint64) bool {
+	return m != 0 && (m == mark || mark&execBits == 0 && m&^execBits == mark)
+}
 
 // setMark sets the limit of this process, which the next child inherits, and
 // returns how to set it back. Where the host has lowered the hard limit there
@@ -57,17 +68,26 @@ func markedWith(pid int) uint64 {
 	return n
 }
 
-// sweep kills every process with the mark, and every member of the session that
-// the process (pid, start) leads, as long as that one keeps the number taken. It
-// returns how many it found.
-func sweep(mark uint64, pid int, start uint64) (found int) {
+// sweep sends sig to every process with the mark, and to every member of the
+// session that the process (pid, start) leads, as long as that one keeps the
+// number taken. It returns how many it found.
+func sweep(mark uint64, pid int, start uint64, sig syscall.Signal) (found int) {
+	members(mark, pid, start, func(pid int, start uint64) {
+		found++
+		signalExactly(pid, start, sig)
+	})
+	return found
+}
+
+// members calls each for all that sweep would find.
+func members(mark uint64, pid int, start uint64, each func(pid int, start uint64)) {
 	session := ""
 	if pid != 0 && startOf(pid) == start {
 		session = strconv.Itoa(pid)
 	}
 	d, err := os.Open("/proc")
 	if err != nil {
-		return 0
+		return
 	}
 	names, _ := d.Readdirnames(-1)
 	_ = d.Close()
@@ -80,14 +100,12 @@ func sweep(mark uint64, pid int, start uint64) (found int) {
 		if st == nil || st[statState] == "Z" || st[statState] == "X" {
 			continue
 		}
-		if (session == "" || st[statSession] != session) && (mark == 0 || markedWith(p) != mark) {
+		if (session == "" || st[statSession] != session) && (mark == 0 || !carries(markedWith(p), mark)) {
 			continue
 		}
-		found++
 		began, _ := strconv.ParseUint(st[statStart], 10, 64)
-		killExactly(p, began)
+		each(p, began)
 	}
-	return found
 }
 
 // sweepAll kills all that carries the mark until nothing is left, and returns
@@ -95,22 +113,22 @@ func sweep(mark uint64, pid int, start uint64) (found int) {
 func sweepAll(mark uint64) (left int) {
 	end := time.Now().Add(destroyBound)
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
-		if left = sweep(mark, 0, 0); left == 0 || time.Now().After(end) {
+		if left = sweep(mark, 0, 0, syscall.SIGKILL); left == 0 || time.Now().After(end) {
 			return left
 		}
 		time.Sleep(pause)
 	}
 }
 
-// killExactly kills one process and never another that has its pid by now.
-func killExactly(pid int, start uint64) {
+// signalExactly reaches one process and never another that has its pid by now.
+func signalExactly(pid int, start uint64, sig syscall.Signal) {
 	const sysPidfdSendSignal = 424
 	fd, _, e := syscall.Syscall(sysPidfdOpen, uintptr(pid), 0, 0)
 	if e != 0 {
 		return
 	}
 	if startOf(pid) == start {
-		_, _, _ = syscall.Syscall6(sysPidfdSendSignal, fd, uintptr(syscall.SIGKILL), 0, 0, 0, 0)
+		_, _, _ = syscall.Syscall6(sysPidfdSendSignal, fd, uintptr(sig), 0, 0, 0, 0)
 	}
 	_ = syscall.Close(int(fd))
 }

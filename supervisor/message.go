@@ -21,6 +21,7 @@ type request struct {
 	files    string // base name
 	signal   syscall.Signal
 	grace    time.Duration
+	tty      bool
 }
 
 // reply is a decoded frame of a supervisor.
@@ -50,6 +51,16 @@ func (s *Spec) encode(e *enc) {
 func (i *Identity) encode(e *enc) {
 	e.str(tTask, i.ID).num(tPID, int64(i.PID)).num(tStart, int64(i.Start)).str(tBootID, i.BootID).
 		str(tCgroup, i.Cgroup).str(tStdout, i.Stdout).str(tStderr, i.Stderr).str(tExitDir, i.ExitDir)
+}
+
+func (x *ExecSpec) encode(e *enc) {
+	e.str(tTask, x.Task).str(tPath, x.Path).flag(tTTY, x.TTY)
+	for _, a := range x.Args {
+		e.field(tArg, a)
+	}
+	for _, v := range x.Env {
+		e.field(tEnv, v)
+	}
 }
 
 func (l *LogSpec) encode(e *enc) {
@@ -100,6 +111,8 @@ func (r *request) set(tag uint8, v string, n int64) {
 		r.signal = syscall.Signal(n)
 	case tGrace:
 		r.grace = time.Duration(n)
+	case tTTY:
+		r.tty = n != 0
 	}
 }
 
@@ -200,7 +213,7 @@ func (s *Status) set(tag uint8, v string, n int64) {
 
 // sentinels are the errors that keep their identity over the wire; the index is
 // the code, frozen like a tag.
-var sentinels = [...]error{1: ErrNotFound, 2: ErrNotProved, 3: ErrBusy, 4: ErrUnsupported}
+var sentinels = [...]error{1: ErrNotFound, 2: ErrNotProved, 3: ErrBusy, 4: ErrUnsupported, 5: ErrExited}
 
 // remoteError is an error as a supervisor told it. errors.Is finds the sentinel
 // and the errno, so a missing program is fs.ErrNotExist at the agent too.

@@ -67,5 +67,26 @@ func (s *Scope) EndLogs(context.Context, string) error { return errSystem }
 // Release fails.
 func (s *Scope) Release(context.Context) error { return errSystem }
 
+// Exec fails.
+func (s *Scope) Exec(context.Context, ExecSpec) (*Session, error) { return nil, errSystem }
+
+// Procs returns none.
+func (s *Scope) Procs(string) []int { return nil }
+
+// Session is a command that runs beside a task. Only Linux has them.
+type Session struct{}
+
+// PID returns 0.
+func (x *Session) PID() int { return 0 }
+
+// Wait fails.
+func (x *Session) Wait(context.Context) (Status, error) { return Status{}, errSystem }
+
+// Hangup does nothing.
+func (x *Session) Hangup() {}
+
+// Close does nothing.
+func (x *Session) Close() {}
+
 // Hello fails.
 func (s *Scope) Hello(context.Context) (version, pid int, err error) { return 0, 0, errSystem }

@@ -67,6 +67,7 @@ func (s *server) openJournal() error {
 			s.exited(t, unseen(restarted))
 		default:
 			s.resume(t, j.tasks[id].killAt)
+			s.resumeExecs(t, j.tasks[id].execs)
 		}
 	}
 	return nil

@@ -42,6 +42,7 @@ type Scope struct {
 	tasks map[string]Identity // what the supervisor should know
 	logs  map[string]*held
 	waits map[string]*call // one outstanding Wait per task, whoever waits
+	execs map[*client]bool // connections of sessions
 }
 
 // dialing is one attempt to connect; err is valid once done is closed.
@@ -54,6 +55,7 @@ func newScope(p *Pool, name string) *Scope {
 	s := &Scope{
 		pool: p, name: name, dir: p.cfg.Dir + "/" + escapeName(name), stop: make(chan struct{}),
 		tasks: map[string]Identity{}, logs: map[string]*held{}, waits: map[string]*call{},
+		execs: map[*client]bool{},
 	}
 	if name == "" || len(escapeName(name)) > maxName {
 		s.invalid = errors.New("supervisor: scope name " + quote(name) + " must have 1 to " + itoa(maxName) + " bytes")
@@ -276,6 +278,9 @@ func (s *Scope) end() {
 	}
 	if s.c != nil {
 		s.c.close()
+	}
+	for c := range s.execs {
+		c.close()
 	}
 }
 

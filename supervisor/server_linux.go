@@ -34,7 +34,7 @@ type server struct {
 	limit   int // of those; then it is made anew
 	lock    int
 	tasks   map[string]*task
-	byPID   map[int]*task
+	byPID   map[int]child
 	pairs   map[string]*pair
 	streams map[string]*stream  // of the pairs, by path
 	orphans map[string]*os.File // pipes of adopted tasks that lost their names, by path, until Logs
@@ -60,8 +60,10 @@ type task struct {
 	pending  int // streams not drained yet, counted from the exit on
 	waiters  []waiter
 	killer   *time.Timer
-	killAt   int64 // CLOCK_BOOTTIME of killer, ns
-	recorded bool  // in ExitDir
+	killAt   int64               // CLOCK_BOOTTIME of killer, ns
+	recorded bool                // in ExitDir
+	execs    map[uint64]*session // commands that run beside it, by mark
+	execN    uint64
 }
 
 type waiter struct {
@@ -72,7 +74,7 @@ type waiter struct {
 func newServer(dir string) *server {
 	return &server{
 		dir: dir, boot: bootID(), kick: make(chan struct{}, 1), quit: make(chan int, 1), forks: make(chan struct{}, maxForks),
-		lock: fdLock, tasks: map[string]*task{}, byPID: map[int]*task{}, pairs: map[string]*pair{},
+		lock: fdLock, tasks: map[string]*task{}, byPID: map[int]child{}, pairs: map[string]*pair{},
 		streams: map[string]*stream{}, orphans: map[string]*os.File{}, ownAdj: readAdj(),
 	}
 }
@@ -97,6 +99,7 @@ type conn struct {
 	mu      sync.Mutex
 	queue   []byte
 	writing bool
+	run     *session // the command it was made for, if it was; of the reading goroutine
 }
 
 func (c *conn) send(e *enc) {
@@ -189,6 +192,10 @@ func (s *server) converse(c *conn) {
 		if cap(buf) > 64<<10 {
 			buf = nil
 		}
+		if r.kind == kExec && c.run == nil {
+			s.exec(c, r)
+			continue
+		}
 		if r.kind != kStart {
 			s.handle(c, r)
 			continue
@@ -203,6 +210,9 @@ func (s *server) converse(c *conn) {
 
 func (s *server) parted(c *conn) {
 	_ = c.f.Close()
+	if c.run != nil {
+		s.hangUp(c.run)
+	}
 	s.mu.Lock()
 	s.conns--
 	for _, t := range s.tasks {
@@ -253,6 +263,13 @@ func (s *server) handle(c *conn, r request) {
 			}
 		}
 		c.send(e)
+	case kExecWait:
+		s.awaitExec(c, r.id)
+	case kHangup:
+		if x := c.run; x != nil {
+			go s.hangUp(x)
+		}
+		c.send(newReply(r.id, nil))
 	case kDestroy:
 		go func() { c.send(newReply(r.id, s.destroy(t))) }()
 	case kAdopt:
@@ -379,8 +396,11 @@ func (s *server) emptyJournal() {
 // snapshot is the journal as it would be if it held only what is still true.
 func (s *server) snapshot() (b []byte) {
 	for _, t := range s.tasks {
-		r := record{t.spec, t.mark, t.killAt, t.st}
+		r := record{spec: t.spec, mark: t.mark, killAt: t.killAt, st: t.st}
 		b = append(b, r.lines()...)
+		for _, x := range t.execs {
+			b = append(b, x.line()...)
+		}
 	}
 	for _, p := range s.pairs {
 		b = append(b, logLine(p.spec)...)

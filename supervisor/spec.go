@@ -52,6 +52,18 @@ type Spec struct {
 	OOMScoreAdj int // of the task; never the supervisor's own
 }
 
+// ExecSpec is a command to run beside a task (Scope.Exec).
+type ExecSpec struct {
+	Task string   // its ID; it must run
+	Path string   // of the program; without a slash it is looked for in the PATH of the environment
+	Args []string // complete, from argv[0] on; empty is Path alone
+	Env  []string // added to the task's, wins over it
+	TTY  bool     // Files[0] is a terminal: it becomes the command's controlling one
+	// Files are the command's stdin, stdout and stderr. They stay the caller's, who
+	// closes them.
+	Files [3]int
+}
+
 // Identity names a process beyond doubt: a pid alone never does.
 type Identity struct {
 	ID     string // of the task

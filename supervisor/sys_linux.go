@@ -140,8 +140,10 @@ func bootTime() int64 {
 	return ts.Nano()
 }
 
-func readAdj() int {
-	b, _ := os.ReadFile("/proc/self/oom_score_adj")
+func readAdj() int { return adjOf(os.Getpid()) }
+
+func adjOf(pid int) int {
+	b, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/oom_score_adj")
 	n, _ := strconv.Atoi(strings.TrimSpace(string(b)))
 	return n
 }

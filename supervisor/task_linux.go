@@ -103,7 +103,11 @@ func (s *server) launch(t *task) error {
 // fork is called with the lock held. What the child inherits of us and must not
 // be ours is set before and set back after.
 func (s *server) fork(t *task, target cgroup.Target, argv []string, attr *syscall.ProcAttr) error {
-	back, err := s.lend(t)
+	mark := t.mark
+	if t.spec.Cgroup != "" {
+		mark = 0 // that holds it
+	}
+	back, err := s.lend(t.spec.OOMScoreAdj, mark)
 	if err != nil {
 		return err
 	}
@@ -112,7 +116,7 @@ func (s *server) fork(t *task, target cgroup.Target, argv []string, attr *syscal
 	if err != nil {
 		return whyNot(t.spec.Path, attr.Dir, err)
 	}
-	s.byPID[pid] = t
+	s.watch(pid, t)
 	t.st.PID = pid
 	if f := procStat(pid); f != nil { // it may be a zombie already, but it is not reaped
 		t.st.Start, _ = strconv.ParseUint(f[statStart], 10, 64)
@@ -120,11 +124,16 @@ func (s *server) fork(t *task, target cgroup.Target, argv []string, attr *syscal
 	if err := s.note(line("S", t.spec.ID, itoa(pid), strconv.FormatUint(t.st.Start, 10))); err != nil {
 		println(err.Error()) // the next supervisor would end it, this one knows it
 	}
+	return nil
+}
+
+// watch has the reaper look for a child. Called with the lock held.
+func (s *server) watch(pid int, c child) {
+	s.byPID[pid] = c
 	select {
 	case s.kick <- struct{}{}:
 	default:
 	}
-	return nil
 }
 
 // whyNot names what is missing: the kernel's errno is the same for the program,
@@ -142,9 +151,8 @@ func whyNot(path, dir string, err error) error {
 }
 
 // lend gives this process what the child is to inherit, and returns how to take
-// it back: the task's oom_score_adj and, where no cgroup holds it, its mark.
-func (s *server) lend(t *task) (back func(), err error) {
-	adj, marked := t.spec.OOMScoreAdj, t.spec.Cgroup == ""
+// it back: an oom_score_adj and, unless it is 0, a mark.
+func (s *server) lend(adj int, mark uint64) (back func(), err error) {
 	lent := adj != s.ownAdj
 	if lent {
 		if err := writeAdj(adj); err != nil {
@@ -155,14 +163,14 @@ func (s *server) lend(t *task) (back func(), err error) {
 		}
 	}
 	var unmark func()
-	if marked {
-		unmark = setMark(t.mark)
+	if mark != 0 {
+		unmark = setMark(mark)
 	}
 	return func() {
 		if lent {
 			_ = writeAdj(s.ownAdj)
 		}
-		if marked {
+		if mark != 0 {
 			unmark()
 		}
 	}, nil
@@ -222,7 +230,7 @@ func (s *server) reap() {
 		if n, _ := syscall.Wait4(pid, &ws, syscall.WNOHANG, nil); n == pid {
 			if t := s.byPID[pid]; t != nil { // else an orphan that came to us as subreaper
 				delete(s.byPID, pid)
-				s.ended(t, decodeStatus(ws))
+				t.over(s, decodeStatus(ws))
 			}
 		}
 		s.mu.Unlock()
@@ -349,7 +357,7 @@ func (s *server) killAll(t *task) {
 		pid = 0 // says nothing any more
 	}
 	s.mu.Unlock()
-	sweep(t.mark, pid, start)
+	sweep(t.mark, pid, start, syscall.SIGKILL)
 }
 
 func (s *server) killGroup(t *task) {
@@ -373,7 +381,8 @@ func (s *server) extinct(t *task) bool {
 	}
 	pids, ok := children()
 	for _, pid := range pids {
-		ok = ok && s.byPID[pid] != nil
+		_, main := s.byPID[pid].(*task)
+		ok = ok && main
 	}
 	return ok
 }

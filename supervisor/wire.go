@@ -29,7 +29,10 @@ const (
 	kAdopt    uint8 = 10
 	kLogs     uint8 = 11
 	kEndLogs  uint8 = 12
-	// 13 to 19 are kept for exec into a task, the fence and isolated tasks.
+	kExec     uint8 = 13 // on a connection of its own; answered when the command runs; one byte with three descriptors follows
+	kExecWait uint8 = 14 // answered when the command of this connection has ended
+	kHangup   uint8 = 15 // ends it
+	// 16 to 19 are kept for the fence and isolated tasks.
 )
 
 const (
@@ -64,6 +67,7 @@ const (
 	tErrCode  uint8 = 29
 	tErrno    uint8 = 30
 	tFiles    uint8 = 31
+	tTTY      uint8 = 32
 )
 
 const (

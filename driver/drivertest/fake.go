@@ -10,8 +10,9 @@
 //	                                    Destroy and with Reboot
 //
 // A Fake outlives the runners that use it, as tasks outlive their agent: give it
-// to the next one to play a restart. It holds no goroutine and tells time by the
-// time package only, so it lives in virtual time (testing/synctest).
+// to the next one to play a restart. It holds no goroutine, but for commands and
+// streams of samples, and tells time by the time package only, so it lives in
+// virtual time (testing/synctest).
 package drivertest
 
 import (
@@ -54,6 +55,8 @@ const (
 	Destroy Method = "destroy"
 	Prepare Method = "prepare"
 	Signal  Method = "signal"
+	Exec    Method = "exec"
+	Stats   Method = "stats"
 )
 
 // Fake is a scripted driver in memory. Set the exported fields before its first
@@ -65,20 +68,26 @@ type Fake struct {
 	Schema       *driver.Schema
 	// Script says what the n-th start of all, from 0, leads to. Nil: Forever.
 	Script func(n int, cfg driver.TaskConfig) Life
+	// Command is what Exec does. It must return soon after ctx has ended. Nil copies
+	// Stdin to Stdout.
+	Command func(ctx context.Context, cfg driver.TaskConfig, req driver.ExecRequest) (driver.ExitResult, error)
+	// Usage is the n-th sample of a stream, from 0; its Time is set. Nil counts up.
+	Usage func(n int) driver.Usage
 
-	mu      sync.Mutex
-	starts  int                 // calls of Script
-	lives   int                 // processes
-	tasks   map[string]*process // what the driver remembers, by task ID
-	procs   map[int]*process    // what runs or has an exit that nobody acknowledged, by pid
-	counts  map[Method]int
-	disturb map[Method]*disturbance
-	signals []string
-	stops   []StopCall
-	configs []driver.TaskConfig
-	faults  []string
-	broken  chan struct{} // closed to break all Waits
-	breakBy error
+	mu       sync.Mutex
+	starts   int                 // calls of Script
+	lives    int                 // processes
+	tasks    map[string]*process // what the driver remembers, by task ID
+	procs    map[int]*process    // what runs or has an exit that nobody acknowledged, by pid
+	counts   map[Method]int
+	disturb  map[Method]*disturbance
+	signals  []string
+	stops    []StopCall
+	commands [][]string
+	configs  []driver.TaskConfig
+	faults   []string
+	broken   chan struct{} // closed to break all Waits
+	breakBy  error
 }
 
 // StopCall is one call of Stop.
@@ -122,9 +131,10 @@ func (f *Fake) name() string {
 	return f.Name
 }
 
-// Info is what the fields say; by default starts are idempotent and signals are sent.
+// Info is what the fields say; by default starts are idempotent, signals are
+// sent and commands run.
 func (f *Fake) Info() driver.Info {
-	c := driver.Capabilities{SendSignals: true, IdempotentStart: true}
+	c := driver.Capabilities{SendSignals: true, Exec: true, IdempotentStart: true}
 	if f.Capabilities != nil {
 		c = *f.Capabilities
 	}

@@ -16,7 +16,8 @@ import (
 )
 
 // SuiteConfig says how to make the driver under test and what its tasks are
-// configured with. All but Ignore, Bad and Left are required.
+// configured with. All but Ignore, Bad, Shell and Left are
+// required.
 type SuiteConfig struct {
 	// New makes a driver as an agent that has just started does. Whatever it needs
 	// is made per test and cleaned up with t.Cleanup.
@@ -34,6 +35,9 @@ type SuiteConfig struct {
 	Ignore json.RawMessage
 	// Bad cannot be started, such as a command that does not exist.
 	Bad json.RawMessage
+	// Shell is a command of the task that runs the script given as next argument,
+	// such as /bin/sh -c; nil: nothing is tested of Exec.
+	Shell []string
 	// Left lists what is left of a task on the machine: processes, cgroups, mounts,
 	// files. Called after Destroy and after a failed start; it must be empty.
 	Left func(t *testing.T, cfg driver.TaskConfig) []string
@@ -64,6 +68,11 @@ func Suite(t *testing.T, cfg SuiteConfig) {
 		{"unknown task", (*suite).unknown},
 		{"signals", (*suite).signals},
 		{"many at once", (*suite).many},
+		{"exec", (*suite).exec},
+		{"exec ends", (*suite).execEnds},
+		{"exec on a terminal", (*suite).execTTY},
+		{"many execs", (*suite).execMany},
+		{"stats", (*suite).stats},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -34,6 +34,8 @@
 //     to the main process; SIGKILL after the kill timeout goes to all. A task
 //     ends with everything it started: children in the background, in sessions
 //     of their own and double forks included.
+//   - A command that is run beside the task has its user, directory, environment
+//     and cgroup, and a session of its own.
 //   - An exit nobody saw is code -1 with a text, never 0.
 //
 // Because a task can do what the agent's user can, the driver is off until the
@@ -92,7 +94,7 @@ func New(cfg Config) func(*supervisor.Pool) (driver.Driver, error) {
 	}
 }
 
-// rawexec implements driver.Driver, Signaler and Inspector.
+// rawexec implements driver.Driver, Signaler, Inspector, Execer and Meter.
 type rawexec struct {
 	cfg   Config
 	pool  *supervisor.Pool // nil: no supervisors on this system
@@ -106,7 +108,7 @@ type rawexec struct {
 func (d *rawexec) Info() driver.Info {
 	return driver.Info{
 		Name: Name, Version: version,
-		Capabilities: driver.Capabilities{SendSignals: true, IdempotentStart: true, FSIsolation: driver.FSNone,
+		Capabilities: driver.Capabilities{SendSignals: true, Exec: true, IdempotentStart: true, FSIsolation: driver.FSNone,
 			NetIsolation: []string{"host"}, NoMounts: true},
 		TaskSchema: driver.Object(map[string]*driver.Schema{
 			"command":        driver.Attr("string", true),

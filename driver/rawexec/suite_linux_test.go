@@ -46,6 +46,7 @@ func TestSuite(t *testing.T) {
 				Exit:   func(code int) json.RawMessage { return config("/bin/sh", "-c", fmt.Sprint("exit ", code)) },
 				Ignore: config("/usr/bin/env", "--ignore-signal=TERM", "sleep", "3600"),
 				Bad:    config("no-such-command"),
+				Shell:  []string{"/bin/sh", "-c"},
 				Left: func(t *testing.T, c driver.TaskConfig) (l []string) {
 					other := *r
 					other.mark = "NK_TASK=" + c.ID

@@ -18,15 +18,15 @@ import (
 // one of its own. A pattern is a directory, or path.Match's notation for several.
 // Test files are free.
 var levels = [][]string{
-	0: {"spec", "state", "driver", "device", "internal/account", "internal/bootclock", "internal/guard", "logmon/internal/logdir"},
+	0: {"spec", "state", "driver", "device", "internal/account", "internal/bootclock", "internal/guard", "logmon/internal/logdir", "internal/pluginpb"},
 	1: {
 		"taskenv", "allocdir", "logmon", "logmon/tail", "internal/cgroup", "driver/driverconfig", "jobspec",
-		"fingerprint", "internal/pluginproc",
-		"state/statetest", "driver/drivertest", "device/devicetest", // for the tests of others
+		"fingerprint", "internal/pluginproc", "driver/driverplugin/driverpb",
+		"taskrunner/restart", "state/statetest", "driver/drivertest", "device/devicetest", // for the tests of others
 	},
-	2: {"supervisor"},
-	3: {"driver/rawexec", "driver/exec"},
-	4: {"taskrunner"},
+	2: {"supervisor", "internal/usage", "internal/pluginwire"},
+	3: {"driver/rawexec", "driver/exec", "drivermanager", "devicemanager"},
+	4: {"taskrunner", "driver/driverplugin", "device/deviceplugin"},
 	5: {"allocrunner", "taskrunner/taskrunnertest"},
 	6: {"hooks/*", "allocrunner/allocrunnertest"},
 	7: {"."},
@@ -65,6 +65,7 @@ var unlinked = []struct {
 		"github.com/hashicorp/go-plugin/", "github.com/hashicorp/hcl/", "github.com/zclconf/", "github.com/opencontainers/",
 	}, nil, "a host that brings its own drivers links none of that"},
 	{"allocrunner", heavy, nil, "the same"},
+	{"drivermanager", heavy, nil, "it has Launchers; the wire is theirs"},
 	{".", heavy, nil, "drivers, the wire and other capabilities arrive through its Config"},
 }
 

@@ -31,15 +31,25 @@ func OpenTarget(path string) (t Target, err error) {
 			return t, err
 		}
 	}
+	t, err = JoinTarget(path)
+	if err == nil && !t.v2 {
+		freeze(path, false) // whoever died while killing it may have left it frozen
+	}
+	return t, err
+}
+
+// JoinTarget opens a cgroup to fork into beside what runs in it. It must be
+// there. "" is the zero Target.
+func JoinTarget(path string) (t Target, err error) {
+	if path == "" {
+		return t, nil
+	}
 	if t.fd, err = syscall.Open(path+"/tasks", syscall.O_WRONLY|syscall.O_CLOEXEC, 0); err != nil {
 		t.v2 = true
 		t.fd, err = syscall.Open(path, syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
-		t.set = err == nil
-		return t, wrap("open", path, err)
 	}
-	freeze(path, false) // whoever died while killing it may have left it frozen
-	t.set, t.path = true, path
-	return t, nil
+	t.set, t.path = err == nil, path
+	return t, wrap("open", path, err)
 }
 
 func wrap(op, path string, err error) error {

@@ -1,0 +1,166 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+package rawexec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/nodekeep/nodekeep/driver"
+	"github.com/nodekeep/nodekeep/supervisor"
+)
+
+const (
+	// execLateness is how long a command that is being ended may take. The
+	// supervisor kills it after five seconds.
+	execLateness = 10 * time.Second
+	// feedLateness is how long a Read of Stdin may go on once it is closed.
+	feedLateness = time.Second
+)
+
+// Exec implements driver.Execer. The supervisor forks the command like the task;
+// its pipes or terminal are ours, and go with us.
+func (d *rawexec) Exec(ctx context.Context, id string, req driver.ExecRequest) (driver.ExitResult, error) {
+	var none driver.ExitResult
+	if req.Stdin != nil {
+		defer func() { _ = req.Stdin.Close() }()
+	}
+	r, err := d.task(id)
+	if err != nil {
+		return none, err
+	}
+	env, err := checkCommand(req)
+	if err != nil {
+		return none, err
+	}
+	s, err := openStreams(req)
+	if err != nil {
+		return none, driver.Recoverable(fmt.Errorf("rawexec: streams of a command: %w", err))
+	}
+	defer s.close()
+	x, err := d.pool.Scope(r.Scope).Exec(ctx, supervisor.ExecSpec{
+		Task: id, Path: req.Command[0], Args: req.Command, Env: env, TTY: req.TTY, Files: s.child,
+	})
+	s.closeChild()
+	if err != nil {
+		return none, execError(req.Command[0], err)
+	}
+	defer x.Close()
+	return s.run(ctx, x, req)
+}
+
+// checkCommand finds what no program can be given.
+func checkCommand(req driver.ExecRequest) ([]string, error) {
+	var errs []error
+	if len(req.Command) == 0 || req.Command[0] == "" {
+		errs = append(errs, fmt.Errorf("%w: none was named", driver.ErrCommand))
+	}
+	for i, arg := range req.Command {
+		if strings.ContainsRune(arg, 0) {
+			errs = append(errs, fmt.Errorf("%w: argument %d %q holds a NUL byte", driver.ErrCommand, i, arg))
+		}
+	}
+	env, err := environment(req.Env)
+	if err != nil {
+		errs = append(errs, fmt.Errorf("%w: %w", driver.ErrCommand, err))
+	}
+	return env, errors.Join(errs...)
+}
+
+// unfit are the errors of a file that is no program, or not for the task's user.
+var unfit = []error{syscall.ENOENT, syscall.EACCES, syscall.ENOEXEC, syscall.ENOTDIR, syscall.EPERM, syscall.EISDIR, syscall.ELOOP, syscall.E2BIG, syscall.ENAMETOOLONG}
+
+func execError(command string, err error) error {
+	switch {
+	case errors.Is(err, supervisor.ErrExited):
+		return fmt.Errorf("%w: %w", driver.ErrTaskExited, err)
+	case errors.Is(err, supervisor.ErrUnsupported):
+		return fmt.Errorf("%w: the task was started by an older version that cannot run commands beside it: restart it", driver.ErrUnavailable)
+	case slices.ContainsFunc(unfit, func(e error) bool { return errors.Is(err, e) }):
+		return fmt.Errorf("%w: %q: %w", driver.ErrCommand, command, err)
+	}
+	return translate(err)
+}
+
+// run moves the command's streams until it has ended.
+func (s *streams) run(ctx context.Context, x *supervisor.Session, req driver.ExecRequest) (driver.ExitResult, error) {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	waiting, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer giveUp(nil)
+	ended := make(chan struct{})
+	var outs, helpers sync.WaitGroup
+	for _, o := range s.outs {
+		outs.Go(func() { o.copy(fail) })
+	}
+	fed := make(chan struct{})
+	go func() { defer close(fed); s.feed(req.Stdin) }()
+	helpers.Go(func() { s.resize(req.Resize, ended) })
+	helpers.Go(func() { endWith(ctx, x, ended, giveUp) })
+
+	st, err := x.Wait(waiting)
+	cause := context.Cause(ctx)
+	close(ended)
+	for _, o := range s.outs {
+		o.finish()
+	}
+	outs.Wait()
+	helpers.Wait()
+	s.close()
+	if req.Stdin != nil {
+		_ = req.Stdin.Close()
+	}
+	late := time.NewTimer(feedLateness)
+	defer late.Stop()
+	select {
+	case <-fed:
+	case <-late.C:
+	}
+	if cause == nil {
+		cause = context.Cause(ctx) // an output that failed in the end
+	}
+	if err != nil {
+		return driver.ExitResult{Code: -1, Err: "exit not seen"}, errors.Join(cause, translate(err))
+	}
+	return exit(st), cause
+}
+
+// endWith ends the command when ctx ends first, and stops waiting for one that
+// does not die.
+func endWith(ctx context.Context, x *supervisor.Session, ended <-chan struct{}, giveUp context.CancelCauseFunc) {
+	select {
+	case <-ended:
+		return
+	case <-ctx.Done():
+	}
+	x.Hangup()
+	t := time.NewTimer(execLateness)
+	defer t.Stop()
+	select {
+	case <-ended:
+	case <-t.C:
+		giveUp(fmt.Errorf("rawexec: the command does not die, pid %d", x.PID()))
+	}
+}
+
+// feed passes on what the command shall read, and its end. What the command does
+// not read any more is dropped, so that whoever writes is not held up.
+func (s *streams) feed(from io.Reader) {
+	if from == nil {
+		return
+	}
+	_, err := io.Copy(s.in, from)
+	if err != nil {
+		_, _ = io.Copy(io.Discard, from)
+		return
+	}
+	s.endInput()
+}
