@@ -53,6 +53,7 @@ type Config struct {
 	TaskHooks  func(std []taskrunner.HookFunc) []taskrunner.HookFunc
 	AllocHooks func(std []allocrunner.HookFunc) []allocrunner.HookFunc
 
+	Exec           ExecPolicy    // which commands may be run beside tasks; default all
 	MaxKillTimeout time.Duration // caps a task's kill timeout; default 30 s
 	MaxFinished    int           // finished allocs kept for inspection; default 50, -1 keeps none
 	MaxEvents      uint64        // events kept in the log; default 10,000

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -30,6 +31,7 @@ type entry struct {
 	runner *allocrunner.AllocRunner
 	fixed  AllocStatus
 
+	usage    sync.Map    // the latest TaskUsage that was read, by task
 	unwanted atomic.Bool // left the desired list: to be collected once it is over
 }
 
