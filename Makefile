@@ -11,11 +11,11 @@ LINT     := bin/golangci-lint
 
 # Packages whose tests start processes, mount or wait for the real clock; all
 # others run in virtual time and bear many repeats.
-REAL := . ./allocdir ./api/... ./bench/... ./cmd/... ./driver/rawexec/... ./examples/... \
-        ./internal/account ./internal/cgroup/... ./logmon/... ./supervisor/...
+REAL := . ./allocdir ./api/... ./bench/... ./cmd/... ./driver/driverplugin/... ./driver/rawexec/... ./examples/... \
+        ./internal/account ./internal/cgroup/... ./internal/pluginproc ./logmon/... ./supervisor/...
 PURE  = $(shell $(GO) list ./... | grep -vxF -f <($(GO) list $(REAL)))
 
-.PHONY: help build test test-long check fmt-check tidy-check vet lint arch bench fuzz fmt clean
+.PHONY: help build test test-long check fmt-check tidy-check proto proto-check vet lint arch bench fuzz fmt clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,7 +33,7 @@ test-long: ## the same many times over, then each fuzz target for a minute; abou
 	$(GO) test -race -count=10 -timeout 60m $(REAL)
 	$(MAKE) fuzz FUZZTIME=1m
 
-check: fmt-check tidy-check vet lint arch ## format, vet for three systems, linter, structure
+check: fmt-check tidy-check proto-check vet lint arch ## format, vet for three systems, linter, structure
 
 fmt-check:
 	@bad=$$(git ls-files -co --exclude-standard '*.go' | xargs -r gofmt -l); \
@@ -41,6 +41,13 @@ fmt-check:
 
 tidy-check:
 	$(GO) mod tidy -diff
+
+# Compiler and generators are pinned in a module of their own.
+proto: ## the generated code of the plugin wire
+	$(GO) run -C tools/protogen . ../..
+
+proto-check:
+	$(GO) run -C tools/protogen . -check ../..
 
 vet:
 	GOOS=linux   $(GO) vet ./...

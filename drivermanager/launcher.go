@@ -1,0 +1,57 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+package drivermanager
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nodekeep/nodekeep/driver"
+)
+
+// Launcher finds drivers that are programs of their own and runs them. The wire is
+// its business: this package links none. Methods may be called from any goroutine.
+type Launcher interface {
+	// List names what can be launched, sorted.
+	List() ([]string, error)
+	// Launch starts a driver and configures it. It blocks until the driver can be
+	// used or ctx ends; after an error nothing of it is left.
+	Launch(ctx context.Context, name string, l Launch) (Plugin, error)
+	// Reattach finds a driver again that an earlier agent launched; it keeps the
+	// configuration it had. After an error its process may still be there: Remove.
+	Reattach(ctx context.Context, name string, record json.RawMessage, l Launch) (Plugin, error)
+	// Remove ends the process of a record, if it is still the same, and removes
+	// what belongs to it. Nothing left is no error.
+	Remove(record json.RawMessage) error
+}
+
+// Launch is what a driver is started with.
+type Launch struct {
+	// Dir is for this process alone and is made and removed with it. Keep it short:
+	// it holds a socket.
+	Dir    string
+	Args   []string
+	Env    []string        // complete, "K=V"
+	Config json.RawMessage // the operator's, HCL-JSON; nil is an empty one
+	Node   *driver.Node    // nil: nothing is known of it
+	Log    hclog.Logger    // takes what the driver logs, at its own level
+}
+
+// Plugin is a driver's process. Methods may be called from any goroutine.
+type Plugin interface {
+	// Driver is usable until Done; its calls end with ErrPluginGone then.
+	Driver() driver.Driver
+	// Record is what Reattach needs.
+	Record() json.RawMessage
+	// Done is closed when the process has ended, How says how.
+	Done() <-chan struct{}
+	How() string
+	// Close ends the process in order and blocks until it is gone; ctx shortens the
+	// patience. Tasks live on where their driver can find them again.
+	Close(ctx context.Context) error
+	// Detach lets go of the process, which lives on.
+	Detach()
+}
