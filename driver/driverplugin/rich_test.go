@@ -10,4 +10,3 @@ import (
 
 func newRich(role string, f *drivertest.Fake) driver.Driver { return nil }
 func hostile(string) bool                                   { return false }
-func serveRawexec()                                         {}

@@ -367,12 +367,27 @@ func (s *server) ExecTaskStreaming(stream execServer) error {
 		return pluginwire.Status(err)
 	}
 	go receive(stream, typed, sizes) // ends with the stream, when this handler has returned
+	if setup.GetTty() {
+		req.Size = firstSize(stream.Context(), sizes)
+	}
 	res, err := x.Exec(stream.Context(), setup.GetTaskId(), req)
 	_ = in.Close()
 	if err != nil && res == (driver.ExitResult{}) {
 		return pluginwire.Status(err)
 	}
 	return out.end(res, setup.GetTty())
+}
+
+// firstSize waits a moment for the size that agents send right after the setup.
+func firstSize(ctx context.Context, sizes <-chan driver.TerminalSize) driver.TerminalSize {
+	ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	select {
+	case s := <-sizes:
+		return s
+	case <-ctx.Done():
+		return driver.TerminalSize{}
+	}
 }
 
 // execEnv reads the variables that an agent of ours sends along.

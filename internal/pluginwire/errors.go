@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -96,6 +97,9 @@ func Error(ctx context.Context, err error, gone func() bool) error {
 		return nil
 	}
 	st, ok := status.FromError(err)
+	if st.Code() == codes.DeadlineExceeded || st.Code() == codes.Canceled {
+		expire(ctx)
+	}
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -135,6 +139,21 @@ func Error(ctx context.Context, err error, gone func() bool) error {
 		err = driver.Recoverable(err)
 	}
 	return err
+}
+
+// expire waits for a deadline that is about to be over: the other side, which
+// knows it too, may be quicker.
+func expire(ctx context.Context) {
+	const skew = 100 * time.Millisecond
+	if at, ok := ctx.Deadline(); !ok || time.Until(at) > skew {
+		return
+	}
+	t := time.NewTimer(2 * skew)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
 }
 
 func broken(text string, gone func() bool) error {
