@@ -43,6 +43,25 @@ const (
 // Batch says whether main tasks of this type are done when they exit 0.
 func (t JobType) Batch() bool { return t == JobBatch || t == JobSysbatch }
 
+// DeploymentStatus is how the deployment stands that an alloc belongs to, as far
+// as a node must know.
+type DeploymentStatus string
+
+// The deployment statuses. The empty string means DeploymentRunning.
+const (
+	DeploymentRunning    DeploymentStatus = "running"    // health is still asked for
+	DeploymentSuccessful DeploymentStatus = "successful" // health is settled for good
+	DeploymentFailed     DeploymentStatus = "failed"     // likewise
+)
+
+// Health is what was found out about an alloc, once per deployment.
+type Health struct {
+	Healthy    bool      `json:"healthy"`
+	Time       time.Time `json:"time"`
+	Reason     string    `json:"reason,omitempty"`     // for people
+	Deployment string    `json:"deployment,omitempty"` // the DeploymentID it was found out for
+}
+
 // Alloc is one unit of placed work. ID, Group and Tasks are required.
 type Alloc struct {
 	ID        string  `json:"id"`   // unique for ever; a path element (see CheckName)
@@ -60,6 +79,8 @@ type Alloc struct {
 	DeploymentID  string `json:"deployment_id,omitempty"`
 	PreviousAlloc string `json:"previous_alloc,omitempty"` // the alloc this one replaces
 	Canary        bool   `json:"canary,omitempty"`         // one that tries a new version out
+
+	DeploymentStatus DeploymentStatus `json:"deployment_status,omitempty"`
 
 	DesiredStatus DesiredStatus `json:"desired_status"`
 	DesiredReason string        `json:"desired_reason,omitempty"`

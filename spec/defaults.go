@@ -25,6 +25,9 @@ const (
 	DefaultNamespace = "default"
 	DefaultRegion    = "global"
 
+	DefaultMaxDelay   = 5 * time.Minute  // of an exponential restart delay
+	DefaultResetAfter = 10 * time.Minute // a run that long was healthy
+
 	DefaultChangeMode    = "restart"
 	DefaultSplay         = 5 * time.Second
 	DefaultScriptTimeout = 5 * time.Second
@@ -134,6 +137,10 @@ func (t *Task) RestartPolicy(jt JobType) RestartPolicy {
 	}
 	p := *t.Restart
 	def(&p.Mode, RestartFail)
+	if p.DelayFunction == DelayExponential {
+		def(&p.MaxDelay, max(DefaultMaxDelay, p.Delay))
+		def(&p.ResetAfter, DefaultResetAfter)
+	}
 	return p
 }
 
@@ -161,6 +168,9 @@ func (t *Task) setDefaults(jt JobType) {
 	}
 	restart, logs := t.RestartPolicy(jt), t.LogConfig()
 	t.Restart, t.Logs = &restart, &logs
+	for i := range t.DependsOn {
+		def(&t.DependsOn[i].Condition, DependStarted)
+	}
 	def(&t.KillTimeout, DefaultKillTimeout)
 	def(&t.Resources.CPU, DefaultCPU)
 	def(&t.Resources.MemoryMB, DefaultMemoryMB)

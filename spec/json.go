@@ -51,6 +51,11 @@ type (
 		Interval *time.Duration `json:"interval"`
 		Delay    *time.Duration `json:"delay"`
 		Mode     *RestartMode   `json:"mode"`
+
+		DelayFunction DelayFunction `json:"delay_function"`
+		MaxDelay      time.Duration `json:"max_delay"`
+		ResetAfter    time.Duration `json:"reset_after"`
+		OnExit        []ExitRule    `json:"on_exit"`
 	}
 )
 
@@ -60,6 +65,7 @@ func (w *restartWire) policy(p RestartPolicy) RestartPolicy {
 	over(&p.Interval, w.Interval)
 	over(&p.Delay, w.Delay)
 	over(&p.Mode, w.Mode)
+	p.DelayFunction, p.MaxDelay, p.ResetAfter, p.OnExit = w.DelayFunction, w.MaxDelay, w.ResetAfter, w.OnExit
 	return p
 }
 

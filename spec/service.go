@@ -59,6 +59,25 @@ type Check struct {
 	CheckRestart           *CheckRestart       `json:"check_restart,omitempty"`
 }
 
+// CheckState is how a check stands.
+type CheckState string
+
+// The states of checks.
+const (
+	CheckPending CheckState = "pending" // no result yet, or none since the agent restarted
+	CheckPassing CheckState = "passing"
+	CheckFailing CheckState = "failing"
+)
+
+// CheckStatus is a check of an alloc's services as it stands.
+type CheckStatus struct {
+	Name    string     `json:"name"`
+	Service string     `json:"service,omitempty"`
+	Task    string     `json:"task,omitempty"` // whose service it checks; "" is the group's
+	State   CheckState `json:"state"`
+	Output  string     `json:"output,omitempty"` // of the last run, for people
+}
+
 // CheckRestart restarts a task whose check keeps failing.
 type CheckRestart struct {
 	Limit          int           `json:"limit"` // failures in a row; 0 never restarts

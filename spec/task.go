@@ -72,12 +72,51 @@ const (
 	RestartDelay RestartMode = "delay" // wait out the window, then go on
 )
 
-// RestartPolicy says how a task that ended is started again.
+// DelayFunction says how the delay before a restart grows.
+type DelayFunction string
+
+// The delay functions. The empty string means DelayConstant.
+const (
+	DelayConstant    DelayFunction = "constant"    // always Delay
+	DelayExponential DelayFunction = "exponential" // doubled with each restart in a row, up to MaxDelay
+)
+
+// RestartPolicy says how a task that ended is started again. Package
+// taskrunner/restart holds the rules.
 type RestartPolicy struct {
 	Attempts int           `json:"attempts"` // restarts per window; 0 never restarts
 	Interval time.Duration `json:"interval"` // ns; the window; 0 is one window for the whole life
 	Delay    time.Duration `json:"delay"`    // ns; plus a random 0–25 %
 	Mode     RestartMode   `json:"mode"`
+
+	DelayFunction DelayFunction `json:"delay_function,omitempty"`
+	// MaxDelay, ns, caps an exponential delay before its random part is added;
+	// 0 is DefaultMaxDelay, or Delay if that is longer.
+	MaxDelay time.Duration `json:"max_delay,omitempty"`
+	// ResetAfter, ns: an attempt that ran that long was healthy, and an exponential
+	// delay begins anew; 0 is DefaultResetAfter.
+	ResetAfter time.Duration `json:"reset_after,omitempty"`
+	// OnExit are exceptions for some exits. The first that fits counts.
+	OnExit []ExitRule `json:"on_exit,omitempty"`
+}
+
+// ExitAction is what a rule makes of an exit.
+type ExitAction string
+
+// The actions.
+const (
+	ExitRestart  ExitAction = "restart"  // by the policy, also where the exit would have ended the task
+	ExitFail     ExitAction = "fail"     // the task has failed; no restart
+	ExitComplete ExitAction = "complete" // the task has done its work, whatever its exit code; no restart
+)
+
+// ExitRule says what follows some exits. It fits an exit that any of its
+// conditions fits; one without conditions fits every exit that was seen.
+type ExitRule struct {
+	Codes   []int      `json:"codes,omitempty"`   // death by signal n has code 128+n; −1 is an exit nobody saw
+	Signals []string   `json:"signals,omitempty"` // that ended it: names (SignalNumber) or numbers
+	OOM     bool       `json:"oom,omitempty"`     // killed by the kernel for want of memory
+	Action  ExitAction `json:"action"`
 }
 
 // LogConfig bounds what a task's output may take on disk, per stream.
@@ -87,8 +126,20 @@ type LogConfig struct {
 	MaxSize  int64 `json:"max_size"` // bytes a file
 }
 
-// Dependency lets a task wait for another of its alloc.
+// Condition is what a task waits for in another.
+type Condition string
+
+// The conditions. The empty string means DependStarted.
+const (
+	DependStarted   Condition = "started"   // it was started, since the lifecycle last began
+	DependHealthy   Condition = "healthy"   // it has run for the alloc's min_healthy and its checks pass, or has ended well
+	DependCompleted Condition = "completed" // it has ended well
+)
+
+// Dependency lets a task wait for another of its alloc, beside the stages of the
+// lifecycle. It is asked at every start. For a poststop task whatever has ended
+// fulfils any condition.
 type Dependency struct {
-	Task      string `json:"task"`
-	Condition string `json:"condition"` // started, healthy or completed
+	Task      string    `json:"task"`
+	Condition Condition `json:"condition"`
 }

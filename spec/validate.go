@@ -5,6 +5,7 @@ package spec
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ func (a *Alloc) Validate() error {
 	f.required("group", a.Group, "the name of the group this is an alloc of")
 	f.enum("job_type", string(a.JobType), string(JobService), string(JobBatch), string(JobSystem), string(JobSysbatch))
 	f.enum("desired_status", string(a.DesiredStatus), string(DesiredRun), string(DesiredStop), string(DesiredEvict))
+	f.enum("deployment_status", string(a.DeploymentStatus), string(DeploymentRunning), string(DeploymentSuccessful), string(DeploymentFailed))
 	f.notNegative("index", int64(a.Index))
 	a.validateTasks(f)
 	f.networks("networks", a.Networks)
@@ -62,13 +64,7 @@ func (a *Alloc) validateTasks(f *faults) {
 		} else if t.Leader {
 			leader = fmt.Sprintf("%q", t.Name)
 		}
-		for j, d := range t.DependsOn {
-			path := at(path+".depends_on", j)
-			f.enum(path+".condition", d.Condition, "started", "healthy", "completed")
-			if a.Task(d.Task) == nil {
-				f.add(path+".task", d.Task, "is no task of this alloc", strings.Join(a.taskNames(), ", "))
-			}
-		}
+		a.validateDependencies(f, t, path)
 		for j, m := range t.Attach.Mounts {
 			if _, ok := a.Volumes[m.Volume]; !ok {
 				f.add(at(path+".attach.mounts", j)+".volume", m.Volume, "is no volume of this alloc",
@@ -77,47 +73,9 @@ func (a *Alloc) validateTasks(f *faults) {
 		}
 		t.validate(f, path)
 	}
-	if cycle := a.dependencyCycle(); cycle != nil {
-		f.add("tasks", nil, "depend on each other: "+strings.Join(cycle, " -> "), "depends_on without a cycle")
+	if cycle := a.waitCycle(); cycle != "" {
+		f.add("tasks", nil, "wait for each other: "+cycle, "depends_on without a cycle, stages included")
 	}
-}
-
-func (a *Alloc) taskNames() []string {
-	var names []string
-	for i := range a.Tasks {
-		names = append(names, a.Tasks[i].Name)
-	}
-	return names
-}
-
-// dependencyCycle returns the first cycle as the names along it, nil if there is none.
-func (a *Alloc) dependencyCycle() []string {
-	var path []string
-	done := map[string]bool{}
-	var visit func(name string) []string
-	visit = func(name string) []string {
-		if i := slices.Index(path, name); i >= 0 {
-			return append(slices.Clone(path[i:]), name)
-		}
-		t := a.Task(name)
-		if t == nil || done[name] {
-			return nil
-		}
-		path = append(path, name)
-		for _, d := range t.DependsOn {
-			if cycle := visit(d.Task); cycle != nil {
-				return cycle
-			}
-		}
-		path, done[name] = path[:len(path)-1], true
-		return nil
-	}
-	for i := range a.Tasks {
-		if cycle := visit(a.Tasks[i].Name); cycle != nil {
-			return cycle
-		}
-	}
-	return nil
 }
 
 func (t *Task) validate(f *faults, path string) {
@@ -138,10 +96,7 @@ func (t *Task) validate(f *faults, path string) {
 		}
 	}
 	if r := t.Restart; r != nil {
-		f.notNegative(path+".restart.attempts", int64(r.Attempts))
-		f.duration(path+".restart.interval", r.Interval)
-		f.duration(path+".restart.delay", r.Delay)
-		f.enum(path+".restart.mode", string(r.Mode), string(RestartFail), string(RestartDelay))
+		r.validate(f, path+".restart")
 	}
 	f.duration(path+".kill_timeout", t.KillTimeout)
 	f.duration(path+".shutdown_delay", t.ShutdownDelay)
@@ -166,6 +121,9 @@ func (s *AllocSettings) validate(f *faults) {
 		f.enum("settings.health.check", h.Check, "checks", "task_states", "manual")
 		f.duration("settings.health.min_healthy", h.MinHealthy)
 		f.duration("settings.health.deadline", h.Deadline)
+		if least, most := cmp.Or(h.MinHealthy, DefaultMinHealthy), cmp.Or(h.Deadline, DefaultHealthDeadline); most < least {
+			f.add("settings.health.deadline", most.String(), "is below min_healthy", least.String()+" or more")
+		}
 		f.duration("settings.health.progress_deadline", h.ProgressDeadline)
 	}
 }

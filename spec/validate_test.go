@@ -44,14 +44,34 @@ var invalid = []struct {
 	{`tasks[0].restart.attempts: -1 is negative; allowed: 0 or more`, func(a *spec.Alloc) { a.Tasks[0].Restart = &spec.RestartPolicy{Attempts: -1} }},
 	{`tasks[0].restart.delay: "-1s" is negative; allowed: 0 or more`, func(a *spec.Alloc) { a.Tasks[0].Restart = &spec.RestartPolicy{Delay: -time.Second} }},
 	{`tasks[0].restart.mode: "later" is unknown; allowed: fail, delay`, func(a *spec.Alloc) { a.Tasks[0].Restart = &spec.RestartPolicy{Mode: "later"} }},
+	{`tasks[0].restart.max_delay: "1m0s" is of no use with this delay_function; allowed: delay_function exponential`, restart(spec.RestartPolicy{MaxDelay: time.Minute})},
+	{`tasks[0].restart.reset_after: "1m0s" is of no use with this delay_function; allowed: delay_function exponential`, restart(spec.RestartPolicy{ResetAfter: time.Minute, DelayFunction: "constant"})},
+	{`tasks[0].restart.max_delay: "1s" is below the delay; allowed: 1m0s or more`, restart(spec.RestartPolicy{MaxDelay: time.Second, Delay: time.Minute, DelayFunction: "exponential"})},
+	{`tasks[0].restart.delay_function: "fibonacci" is unknown; allowed: constant, exponential`, restart(spec.RestartPolicy{DelayFunction: "fibonacci"})},
+	{`tasks[0].restart.on_exit[0].action: is required; allowed: restart, fail, complete`, restart(spec.RestartPolicy{OnExit: []spec.ExitRule{{OOM: true}}})},
+	{`tasks[0].restart.on_exit[0].action: "explode" is unknown; allowed: restart, fail, complete`, restart(spec.RestartPolicy{OnExit: []spec.ExitRule{{Action: "explode"}}})},
+	{`tasks[0].restart.on_exit[0].codes[1]: -2 is no exit code; allowed: 0 or more, -1 for an exit nobody saw`, restart(spec.RestartPolicy{OnExit: []spec.ExitRule{{Codes: []int{1, -2}, Action: "fail"}}})},
+	{`tasks[0].restart.on_exit[0].signals[0]: "KILL" is unknown; allowed: 1 to 64, or a name such as "SIGTERM"`, restart(spec.RestartPolicy{OnExit: []spec.ExitRule{{Signals: []string{"KILL"}, Action: "fail"}}})},
 	{`tasks[0].kill_timeout: "-1ns" is negative; allowed: 0 or more`, func(a *spec.Alloc) { a.Tasks[0].KillTimeout = -1 }},
 	{`tasks[0].logs.max_size: -1 is negative; allowed: 0 or more`, func(a *spec.Alloc) { a.Tasks[0].Logs = &spec.LogConfig{MaxSize: -1} }},
 	{`tasks[0].depends_on[0].task: "db" is no task of this alloc; allowed: web, log`, func(a *spec.Alloc) { a.Tasks[0].DependsOn = []spec.Dependency{{Task: "db"}} }},
 	{`tasks[0].depends_on[0].condition: "soon" is unknown; allowed: started, healthy, completed`, func(a *spec.Alloc) { a.Tasks[0].DependsOn = []spec.Dependency{{Task: "log", Condition: "soon"}} }},
-	{`tasks: depend on each other: web -> log -> web; allowed: depends_on without a cycle`, func(a *spec.Alloc) {
+	{`tasks: wait for each other: web -(depends_on)-> log -(depends_on)-> web; allowed: depends_on without a cycle, stages included`, func(a *spec.Alloc) {
 		a.Tasks[0].DependsOn = []spec.Dependency{{Task: "log"}}
 		a.Tasks[1].DependsOn = []spec.Dependency{{Task: "web"}}
 	}},
+	{`tasks: wait for each other: web -(depends_on)-> web; allowed: depends_on without a cycle, stages included`, func(a *spec.Alloc) {
+		a.Tasks[0].DependsOn = []spec.Dependency{{Task: "web"}}
+	}},
+	{`tasks: wait for each other: web -(depends_on)-> log -(stage)-> web; allowed: depends_on without a cycle, stages included`, func(a *spec.Alloc) {
+		a.Tasks[0].DependsOn = []spec.Dependency{{Task: "log"}}
+		a.Tasks[1].Lifecycle = &spec.Lifecycle{Hook: spec.LifecyclePoststart}
+	}},
+	{`tasks[0].depends_on[0].condition: "log" never completes: it is started again when it ends well; allowed: started, healthy`, func(a *spec.Alloc) {
+		a.Tasks[0].DependsOn = []spec.Dependency{{Task: "log", Condition: spec.DependCompleted}}
+	}},
+	{`deployment_status: "paused" is unknown; allowed: running, successful, failed`, func(a *spec.Alloc) { a.DeploymentStatus = "paused" }},
+	{`settings.health.deadline: "5s" is below min_healthy; allowed: 10s or more`, func(a *spec.Alloc) { a.Settings.Health = &spec.HealthPolicy{Deadline: 5 * time.Second} }},
 	{`tasks[0].resources.memory_max_mb: 200 is below the memory that is reserved; allowed: 300 or more, 0 for the same, -1 for no limit`, func(a *spec.Alloc) { a.Tasks[0].Resources.MemoryMaxMB = 200 }},
 	{`tasks[0].resources.core_ids[1]: 3 is there already; allowed: each core once`, func(a *spec.Alloc) { a.Tasks[0].Resources.CoreIDs = []int{3, 3} }},
 	{`tasks[0].resources.devices[0].affinities[0].weight: 101 is out of range; allowed: -100 to 100`, func(a *spec.Alloc) {
@@ -98,6 +118,42 @@ func TestValidate(t *testing.T) {
 		require.Error(t, err, c.want)
 		require.Equal(t, c.want, err.Error())
 		require.Len(t, spec.Faults(err), 1)
+	}
+}
+
+func restart(p spec.RestartPolicy) func(*spec.Alloc) {
+	return func(a *spec.Alloc) { a.Tasks[0].Restart = &p }
+}
+
+// What may complete may be waited for; a poststop task may wait for anything.
+func TestDependencies(t *testing.T) {
+	completed := []spec.Dependency{{Task: "log", Condition: spec.DependCompleted}}
+	for name, edit := range map[string]func(*spec.Alloc){
+		"batch":      func(a *spec.Alloc) { a.JobType = spec.JobBatch },
+		"attempts 0": func(a *spec.Alloc) { a.Tasks[1].Restart = &spec.RestartPolicy{} },
+		"a rule": func(a *spec.Alloc) {
+			a.Tasks[1].Restart = &spec.RestartPolicy{Attempts: 1, OnExit: []spec.ExitRule{{Codes: []int{3}, Action: spec.ExitComplete}}}
+		},
+		"once":            func(a *spec.Alloc) { a.Tasks[1].Lifecycle = &spec.Lifecycle{Hook: spec.LifecyclePrestart} },
+		"poststop":        func(a *spec.Alloc) { a.Tasks[0].Lifecycle = &spec.Lifecycle{Hook: spec.LifecyclePoststop} },
+		"another, no say": func(a *spec.Alloc) { a.Tasks[0].DependsOn = []spec.Dependency{{Task: "log"}} },
+	} {
+		a := valid()
+		a.Tasks[0].DependsOn = completed
+		edit(a)
+		require.NoError(t, a.Validate(), name)
+		for _, d := range a.WithDefaults().Tasks[0].DependsOn {
+			require.NotEmpty(t, d.Condition, name)
+		}
+	}
+}
+
+func TestSignalNumber(t *testing.T) {
+	for name, want := range map[string]int{
+		"SIGHUP": 1, "SIGKILL": 9, "SIGTERM": 15, "SIGCHLD": 17, "SIGIO": 29, "SIGSYS": 31, "9": 9, "34": 34, "64": 64,
+		"": 0, "0": 0, "65": 0, "09": 0, "+9": 0, "-1": 0, "KILL": 0, "sigkill": 0, "SIGRTMIN": 0,
+	} {
+		require.Equal(t, want, spec.SignalNumber(name), name)
 	}
 }
 

@@ -48,6 +48,7 @@ type bound struct {
 	stage   Stage
 	timeout time.Duration
 	key     string // of its state
+	needs   []string
 	has     [callbacks]bool
 	saved   []byte      // the state as it is, or is to be, in the store
 	zero    []byte      // what stands for no state
@@ -75,7 +76,7 @@ func (h *Hook[S]) bind() *bound {
 	slot := state.Slot[S]{Key: "hook." + h.Name, Version: max(1, h.Version), Migrate: h.Migrate}
 	plain := [callbacks]func(context.Context, *Request, *S) error{
 		cbPoststart: h.Poststart, cbUpdate: h.Update, cbPrekill: h.Prekill, cbExited: h.Exited, cbStop: h.Stop}
-	b := &bound{name: h.Name, stage: h.Stage, timeout: h.Timeout, key: slot.Key}
+	b := &bound{name: h.Name, stage: h.Stage, timeout: h.Timeout, key: slot.Key, needs: h.Needs}
 	for cb, f := range plain {
 		b.has[cb] = f != nil
 	}
@@ -128,6 +129,11 @@ func bindHooks(cfg Config) ([]*bound, error) {
 		}
 		if slices.ContainsFunc(hooks, func(o *bound) bool { return o.name == b.name }) {
 			errs = append(errs, fmt.Errorf("taskrunner: Config.Hooks[%d]: a second hook named %q", i, b.name))
+		}
+		for _, key := range b.needs {
+			if cfg.Shared[key] == nil {
+				errs = append(errs, fmt.Errorf("taskrunner: Config.Hooks[%d]: hook %q needs key %q, which no hook of the alloc publishes", i, b.name, key))
+			}
 		}
 		hooks = append(hooks, b)
 	}

@@ -136,6 +136,12 @@ func (o *operation) request(i int, s session) *Request {
 		Handle: o.snap.Handle, Exit: o.snap.Exit, Killed: o.snap.Kill,
 		env: o.builder(i), ctl: ctl,
 	}
+	for _, key := range h.needs {
+		if req.needs == nil {
+			req.needs = map[string]func() []byte{}
+		}
+		req.needs[key] = o.cfg.Shared[key]
+	}
 	if o.op == opUpdate {
 		req.Previous = o.seen
 	}

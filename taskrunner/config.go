@@ -44,13 +44,8 @@ type Config struct {
 	// Scope names the supervisor scope of the task; "" is one of its own.
 	Scope string
 
-	// Gated says that a parent orders this task's life: it starts after
-	// SetGate(true), asked again at every restart, and the alloc's desired status
-	// is the parent's to carry out, through Kill.
-	Gated bool
-	// Linger keeps Run going when the task is dead, so that Restart with AlsoDead
-	// finds it. Kill ends Run then.
-	Linger bool
+	Parent // of a task in an alloc
+
 	// FirstContact is closed once the control plane has spoken. A task that was
 	// lost while the agent was away is not started again before that. Nil: it has.
 	FirstContact <-chan struct{}
@@ -71,6 +66,22 @@ type Config struct {
 	Record func(tx state.Tx, old, new Snapshot) error
 	Log    hclog.Logger // nil is silent
 	Trace  Trace
+}
+
+// Parent is what an alloc's runner wants of its tasks. The zero value is a task
+// on its own.
+type Parent struct {
+	// Gated says that a parent orders this task's life: it starts after
+	// SetGate(true), asked again at every restart, and the alloc's desired status
+	// is the parent's to carry out, through Kill.
+	Gated bool
+	// Linger keeps Run going when the task is dead, so that Restart with AlsoDead
+	// finds it. Kill ends Run then.
+	Linger bool
+	// Shared are the keys that alloc hooks publish, each with a func that returns
+	// its latest value in encoded form, nil if there is none yet. Hooks name those
+	// they read (Hook.Needs). The funcs are called from any goroutine.
+	Shared map[string]func() []byte
 }
 
 // Drivers finds drivers by name.

@@ -15,7 +15,12 @@ import (
 
 	"github.com/nodekeep/nodekeep/driver"
 	"github.com/nodekeep/nodekeep/internal/bootclock"
+	"github.com/nodekeep/nodekeep/taskrunner/restart"
 )
+
+func instant(up time.Duration) bootclock.Instant {
+	return bootclock.Instant{Boot: "b", Up: up, Wall: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Add(up)}
+}
 
 // A snapshot of version 1 with every field set, as it is kept in the store. What
 // is in testdata was written once and must be readable for ever: a change of it
@@ -33,7 +38,7 @@ func TestGoldenSnapshot(t *testing.T) {
 		NeedContact: true,
 		Events:      []Event{{Seq: 9, Time: at.Wall, Kind: Terminated, Attrs: map[string]string{"exit_code": "137"}}},
 		Seq:         9,
-		Resume: Resume{Boot: "b", WindowStart: at, WindowCount: 1, Leaked: true, Replaced: true, Killing: true, Prekilled: true,
+		Resume: Resume{Boot: "b", Window: restart.Window{WindowStart: at, WindowCount: 1}, Leaked: true, Replaced: true, Killing: true, Prekilled: true,
 			Delay: bootclock.Deadline{From: at, Delay: time.Minute}, Grace: bootclock.Deadline{From: at, Delay: time.Minute}},
 	}
 	const file = "testdata/snapshot-v1.json"

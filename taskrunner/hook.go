@@ -47,6 +47,9 @@ type Hook[S any] struct {
 	// Version and Migrate are those of state.Slot; 0 is 1.
 	Version int
 	Migrate func(from int, data []byte) (S, error)
+	// Needs names the keys of alloc hooks that it reads (allocrunner.Key): New
+	// fails where nobody publishes one of them.
+	Needs []string
 
 	Prestart  func(context.Context, *Request, *S) (Contribution, error)
 	Poststart func(context.Context, *Request, *S) error

@@ -9,6 +9,7 @@ import (
 	"github.com/nodekeep/nodekeep/driver"
 	"github.com/nodekeep/nodekeep/internal/bootclock"
 	"github.com/nodekeep/nodekeep/spec"
+	"github.com/nodekeep/nodekeep/taskrunner/restart"
 )
 
 // The machine is two pure functions: next says what to do, apply what came of it.
@@ -287,7 +288,7 @@ func (s Snapshot) started(r result, p params) (Snapshot, effect) {
 	switch {
 	case r.err != nil:
 		return s.failedStart(r, p), durable
-	case r.op == opPrepare && s.Phase == Ready && p.shut: // meanwhile; again when it opens
+	case r.op == opPrepare && s.Phase == Ready && (s.Kill != nil || p.shut): // meanwhile; again when the gate opens
 		return s, same
 	case r.op == opPrepare && s.Phase == Ready:
 		s.Phase, s.Resume.Boot, s.NeedContact = Starting, p.now.Boot, false
@@ -300,7 +301,7 @@ func (s Snapshot) started(r result, p params) (Snapshot, effect) {
 		s.Resume.Replaced = true
 		return s, durable
 	}
-	s.Phase, s.Handle, s.Exit, s.StartedAt = Running, r.handle, nil, p.now.Wall
+	s.Phase, s.Handle, s.Exit, s.StartedAt, s.Resume.Started = Running, r.handle, nil, p.now.Wall, p.now
 	s.Resume.Replaced = false
 	s.note(p.now.Wall, Started, r.note)
 	return s, durable
@@ -309,14 +310,14 @@ func (s Snapshot) started(r result, p params) (Snapshot, effect) {
 // failedStart folds an attempt that never ran. Nothing is left of it.
 func (s Snapshot) failedStart(r result, p params) Snapshot {
 	s.note(p.now.Wall, r.kind, attrs(r.note, "error", r.err.Error()))
-	c := cause{reason: r.err.Error(), final: !driver.IsRecoverable(r.err)}
+	c := restart.Input{Reason: r.err.Error(), Final: !driver.IsRecoverable(r.err)}
 	if s.leak(r.leaked, p) {
-		c.final = true
+		c.Final = true
 	}
-	s.Phase = Pending
-	s.Attempt++
-	if s.decided(c, p); s.Final {
-		s.Phase = Done
+	s.Phase = Done
+	if s.decided(c, p); !s.Final {
+		s.Phase = Pending
+		s.Attempt++
 	}
 	return s
 }
@@ -326,11 +327,7 @@ func (s Snapshot) exited(exit driver.ExitResult, leaked error, p params) Snapsho
 	s.leak(leaked, p)
 	s.Phase, s.Exit = Exited, &exit
 	s.note(p.now.Wall, Terminated, exitAttrs(exit))
-	c := cause{ok: exit.OK(), reason: exitReason(exit), final: leaked != nil}
-	if s.Restarting != nil && leaked == nil {
-		c.asked, c.counted, c.reason = true, s.Restarting.Counted, s.Restarting.Reason
-	}
-	s.decided(c, p)
+	s.decided(s.cause(exit, leaked, p.now), p)
 	return s
 }
 
@@ -435,36 +432,36 @@ func (s Snapshot) revived(p params) Snapshot {
 }
 
 // decided settles what follows the end of an attempt.
-func (s *Snapshot) decided(c cause, p params) {
+func (s *Snapshot) decided(c restart.Input, p params) {
 	if s.Kill != nil {
 		s.endKilled(p)
 		return
 	}
-	v := decide(p.policy, s.Resume, c, p)
+	v := s.verdict(c, p)
 	s.stopOver()
-	s.Resume.WindowStart, s.Resume.WindowCount = v.windowStart, v.windowCount
-	if !v.restart {
-		if v.failed || p.again {
-			s.note(p.now.Wall, NotRestarting, attrs(nil, "reason", v.reason))
+	s.Resume.Window = v.Window
+	if v.Action != spec.ExitRestart {
+		if v.Action == spec.ExitFail || p.again || c.Exit != nil && !c.Exit.OK() {
+			s.note(p.now.Wall, NotRestarting, attrs(nil, "reason", v.Reason))
 		}
-		s.finish(p.now, v.failed, v.reason)
+		s.finish(p.now, v.Action == spec.ExitFail, v.Reason)
 		return
 	}
-	s.Reason = v.reason
+	s.Reason = v.Reason
 	s.Restarts++
 	s.LastRestart = p.now.Wall
 	s.Backoff = bootclock.Deadline{}
-	if v.delay > 0 {
-		s.Backoff = bootclock.Deadline{From: p.now, Delay: v.delay}
+	if v.Delay > 0 {
+		s.Backoff = bootclock.Deadline{From: p.now, Delay: v.Delay}
 	}
-	s.note(p.now.Wall, Restarting, attrs(nil, "reason", v.reason, "delay", v.delay.String()))
+	s.note(p.now.Wall, Restarting, attrs(nil, "reason", v.Reason, "delay", v.Delay.String()))
 }
 
 // leak notes that something of the task could not be ended. It is never started
 // again: that could mean two lives.
 func (s *Snapshot) leak(err error, p params) bool {
 	if err != nil {
-		s.Resume.Leaked = true
+		s.Resume.Leaked, s.Restarting = true, nil
 		s.note(p.now.Wall, Leaked, map[string]string{"error": err.Error()})
 	}
 	return err != nil

@@ -88,9 +88,28 @@ type model struct {
 	p    params
 	live bool // a process lives
 	hist []string
+
+	choose func(n int) int // instead of in
+	from   *node           // where choose began
+	dirty  bool            // the disk has failed and s is not on it
+	sick   bool            // it still does
+}
+
+// more says that things are still left to chance.
+func (m *model) more() bool { return m.choose != nil || len(m.in) > 0 }
+
+// rarely is true one time in n; where all choices are made, in one of two.
+func (m *model) rarely(n int) bool {
+	if m.choose != nil {
+		n = 2
+	}
+	return m.more() && m.pick(n) == n-1
 }
 
 func (m *model) pick(n int) int {
+	if m.choose != nil {
+		return m.choose(n)
+	}
 	if len(m.in) == 0 {
 		return 0
 	}
@@ -101,8 +120,17 @@ func (m *model) pick(n int) int {
 
 func (m *model) coin() bool { return m.pick(2) == 1 }
 
+func (m *model) log(format string, args ...any) {
+	if m.from == nil {
+		m.hist = append(m.hist, fmt.Sprintf(format, args...))
+	}
+}
+
 func (m *model) failf(format string, args ...any) {
 	m.Helper()
+	if m.from != nil {
+		m.Logf("from %+v", *m.from)
+	}
 	for _, h := range m.hist {
 		m.Log(h)
 	}
@@ -113,7 +141,7 @@ func (m *model) failf(format string, args ...any) {
 func (m *model) take(what string, s Snapshot, eff effect) {
 	m.Helper()
 	old := m.s
-	m.hist = append(m.hist, fmt.Sprintf("%s: %s/%d -> %s/%d (%d)", what, old.Phase, old.Attempt, s.Phase, s.Attempt, eff))
+	m.log("%s: %s/%d -> %s/%d (%d)", what, old.Phase, old.Attempt, s.Phase, s.Attempt, eff)
 	switch {
 	case (s.Handle != nil) != (s.Phase == Running || s.Phase == Stopping || s.Phase == Exited):
 		m.failf("I1: phase %s, handle %v", s.Phase, s.Handle)
@@ -133,7 +161,7 @@ func (m *model) take(what string, s Snapshot, eff effect) {
 		m.failf("I4: attempt %d begins while %d lives", s.Attempt, old.Attempt)
 	case old.Kill != nil && !old.Final && s.Final && s.Failed != s.Kill.Failed:
 		m.failf("I7: killed and failed %v", s.Failed)
-	case eff == same && !equalJSON(s, old):
+	case eff == same && m.differ(s, old):
 		m.failf("changed, but said not to be")
 	case eff == volatile && (s.Seq != old.Seq || !(old.Phase == Pending && s.Phase == Ready || old.Phase == Exited && (s.Phase == Pending || s.Phase == Done))):
 		m.failf("volatile, but a crash would lose it")
@@ -145,23 +173,29 @@ func (m *model) take(what string, s Snapshot, eff effect) {
 		}
 	}
 	m.s = s
-	if eff == durable {
-		m.disk = s
+	if m.dirty = m.dirty || eff == durable; m.dirty && !m.sick {
+		m.disk, m.dirty = s, false
 	}
 }
 
-func equalJSON(a, b Snapshot) bool {
+func (m *model) differ(a, b Snapshot) bool {
+	if m.from != nil { // too many for JSON
+		return a.Seq != b.Seq || abstractOf(a, m.p.now.Boot) != abstractOf(b, m.p.now.Boot)
+	}
 	x, _ := json.Marshal(a)
 	y, _ := json.Marshal(b)
-	return string(x) == string(y)
+	return string(x) != string(y)
 }
 
 // crash is the end of the agent and the start of the next.
 func (m *model) crash() {
-	raw, err := json.Marshal(m.disk)
-	require.NoError(m, err)
-	var s Snapshot
-	require.NoError(m, json.Unmarshal(raw, &s))
+	s := m.disk
+	if m.from == nil {
+		raw, err := json.Marshal(m.disk)
+		require.NoError(m, err)
+		s = Snapshot{}
+		require.NoError(m, json.Unmarshal(raw, &s))
+	}
 	if s.Phase == Ready {
 		s.Phase = Pending
 	}
@@ -171,8 +205,8 @@ func (m *model) crash() {
 	if m.coin() {
 		m.p.now.Boot, m.live = m.p.now.Boot+"x", false
 	}
-	m.hist = append(m.hist, fmt.Sprintf("crash: %s/%d", s.Phase, s.Attempt))
-	m.s, m.disk, m.f = s, s, facts{}
+	m.log("crash: %s/%d", s.Phase, s.Attempt)
+	m.s, m.disk, m.f, m.dirty, m.sick = s, s, facts{}, false, false
 }
 
 // run plays until the task is dead or the input ends; then everything works and
@@ -201,9 +235,15 @@ func (m *model) run() {
 			return
 		}
 		if o != opIdle {
-			m.perform(o)
+			r := m.perform(o)
+			m.fold(r)
 		}
 	}
+}
+
+func (m *model) fold(r result) {
+	s, eff := apply(m.s, r, m.p)
+	m.take(opName(r.op), s, eff)
 }
 
 func (m *model) request() {
@@ -223,8 +263,8 @@ func (m *model) request() {
 }
 
 // perform invents what the operation brings back and what it did to the process.
-func (m *model) perform(o op) {
-	bad := len(m.in) > 0 && m.pick(4) == 3
+func (m *model) perform(o op) result {
+	bad := m.rarely(4)
 	r := result{op: o}
 	switch o {
 	case opRecover:
@@ -234,8 +274,18 @@ func (m *model) perform(o op) {
 		case bad:
 			r.err = driver.ErrUnavailable
 		default:
-			m.f.attached = true
+			m.f.attached, m.f.rebuild, m.f.poststart = true, m.choose != nil, m.choose != nil
 		}
+	case opRebuild:
+		m.f.rebuild = bad
+	case opPoststart:
+		if m.f.poststart = false; bad {
+			m.live, r.exit = false, &driver.ExitResult{Code: m.pick(2)}
+		}
+	case opUpdate:
+		m.f.update = false
+	case opSignal:
+		m.f.signal = false
 	case opResume:
 		if r.again = m.s.Resume.Boot == m.p.now.Boot && m.coin(); r.again {
 			m.f.resumed = true
@@ -265,13 +315,12 @@ func (m *model) perform(o op) {
 	case opExited, opAbort:
 		m.destroyed(&r)
 	}
-	s, eff := apply(m.s, r, m.p)
-	m.take(fmt.Sprintf("op %d %v", o, r.err), s, eff)
+	return r
 }
 
 func (m *model) startTask(r *result, bad bool) {
 	switch {
-	case bad && m.coin() && !m.s.Resume.Replaced:
+	case bad && !m.s.Resume.Replaced && m.coin():
 		r.again, m.f.prepared = true, false
 		m.live = false
 	case bad:
@@ -296,7 +345,7 @@ func (m *model) mayFail(r *result, bad bool) {
 }
 
 func (m *model) destroyed(r *result) {
-	if m.live && len(m.in) > 0 && m.pick(16) == 15 {
+	if m.live && m.rarely(16) {
 		r.leaked = errors.New("does not die")
 		return
 	}

@@ -5,6 +5,7 @@ package taskrunner
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/nodekeep/nodekeep/allocdir"
 	"github.com/nodekeep/nodekeep/driver"
@@ -31,8 +32,9 @@ type Request struct {
 	Exit   *driver.ExitResult // in Exited; in Stop that of the last attempt, if any
 	Killed *KillRequest       // set once the task is being killed
 
-	env func() taskenv.Builder
-	ctl *control
+	env   func() taskenv.Builder
+	ctl   *control
+	needs map[string]func() []byte
 }
 
 // Env is the environment as built so far, as the task sees it.
@@ -42,6 +44,17 @@ func (r *Request) Env() *taskenv.Env { return r.env().Env() }
 // does on the task's behalf.
 func (r *Request) HostEnv() *taskenv.Env {
 	return r.env().WithDirs(hostDirs(r.Dir)).Env()
+}
+
+// Shared is the latest value of a key that an alloc hook publishes, encoded; nil
+// if there is none yet. It is read by allocrunner.Key.Get. A key that the hook
+// does not name in Needs is an error.
+func (r *Request) Shared(key string) ([]byte, error) {
+	f := r.needs[key]
+	if f == nil {
+		return nil, fmt.Errorf("taskrunner: hook %q reads key %q and does not name it in Needs", r.ctl.hook, key)
+	}
+	return f(), nil
 }
 
 // Checkpoint saves the hook's state now. Call it between acquiring something and

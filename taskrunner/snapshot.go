@@ -8,6 +8,7 @@ import (
 
 	"github.com/nodekeep/nodekeep/driver"
 	"github.com/nodekeep/nodekeep/internal/bootclock"
+	"github.com/nodekeep/nodekeep/taskrunner/restart"
 )
 
 // Phase is where a task is in its life (see the drawing of the package).
@@ -70,15 +71,15 @@ func (s Snapshot) State() Phase { return s.Phase.State() }
 // Resume is what a runner must know to go on where an earlier one was; of use to
 // those who want to explain what happens next.
 type Resume struct {
-	Boot        string             `json:"boot,omitempty"`         // boot id at the last start intent
-	WindowStart bootclock.Instant  `json:"window_start,omitzero"`  // of the restart policy
-	WindowCount int                `json:"window_count,omitempty"` // counted restarts in it
-	Leaked      bool               `json:"leaked,omitempty"`       // something of it may still run: it is never started again
-	Replaced    bool               `json:"replaced,omitempty"`     // the driver had a task of that ID and it was destroyed, once
-	Killing     bool               `json:"killing,omitempty"`      // the kill found something to end
-	Prekilled   bool               `json:"prekilled,omitempty"`    // prekill hooks of this stop have run
-	Delay       bootclock.Deadline `json:"delay,omitzero"`         // the shutdown delay
-	Grace       bootclock.Deadline `json:"grace,omitzero"`         // from the stop signal to SIGKILL
+	restart.Window                    // the restart policy's counters
+	Boot           string             `json:"boot,omitempty"`      // boot id at the last start intent
+	Started        bootclock.Instant  `json:"started,omitzero"`    // StartedAt, for how long the attempt has run
+	Leaked         bool               `json:"leaked,omitempty"`    // something of it may still run: it is never started again
+	Replaced       bool               `json:"replaced,omitempty"`  // the driver had a task of that ID and it was destroyed, once
+	Killing        bool               `json:"killing,omitempty"`   // the kill found something to end
+	Prekilled      bool               `json:"prekilled,omitempty"` // prekill hooks of this stop have run
+	Delay          bootclock.Deadline `json:"delay,omitzero"`      // the shutdown delay
+	Grace          bootclock.Deadline `json:"grace,omitzero"`      // from the stop signal to SIGKILL
 }
 
 // KillRequest says why and how a task is ended.

@@ -35,6 +35,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"sync/atomic"
 
 	"github.com/hashicorp/go-hclog"
@@ -43,16 +44,22 @@ import (
 	"github.com/nodekeep/nodekeep/state"
 )
 
-var (
+// Error is what a request can be answered with; errors.Is finds it.
+type Error string
+
+// The errors.
+const (
 	// ErrClosed says that Run has returned, so that nobody is there to act.
-	ErrClosed = errors.New("taskrunner: not running any more")
+	ErrClosed Error = "taskrunner: not running any more"
 	// ErrNotRunning says that the task has no process that could be restarted or
 	// signalled, or that it is being killed.
-	ErrNotRunning = errors.New("taskrunner: task is not running")
+	ErrNotRunning Error = "taskrunner: task is not running"
 	// ErrNotDurable says that the request is being carried out but is not on disk
 	// yet: the store fails. It is written as soon as the store recovers.
-	ErrNotDurable = errors.New("taskrunner: accepted, but not on disk yet")
+	ErrNotDurable Error = "taskrunner: accepted, but not on disk yet"
 )
+
+func (e Error) Error() string { return string(e) }
 
 // TaskRunner runs one task. Make it with New; all methods may be called from any
 // goroutine.
@@ -211,6 +218,17 @@ func (r *TaskRunner) Signal(ctx context.Context, signal, reason string) error {
 	case <-r.done:
 		return ErrClosed
 	}
+}
+
+// Emit adds an event of somebody outside to the task's. It returns once that is
+// on disk; with ErrNotDurable it will be as soon as the store recovers.
+func (r *TaskRunner) Emit(ctx context.Context, kind Kind, attrs map[string]string) error {
+	attrs = maps.Clone(attrs)
+	return r.do(ctx, func(l *loop) error {
+		s := l.snap
+		s.note(l.r.cfg.Clock.Now().Wall, kind, attrs)
+		return l.move(s, durable)
+	})
 }
 
 // do runs f in the loop and returns its answer.

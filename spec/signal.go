@@ -1,0 +1,29 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+package spec
+
+import (
+	"slices"
+	"strconv"
+)
+
+// signals are the names of Linux, each at its number less one. Others have no
+// numbers that mean the same on every architecture; they are told by number.
+func signals() []string {
+	return []string{
+		"SIGHUP", "SIGINT", "SIGQUIT", "SIGILL", "SIGTRAP", "SIGABRT", "SIGBUS", "SIGFPE", "SIGKILL", "SIGUSR1",
+		"SIGSEGV", "SIGUSR2", "SIGPIPE", "SIGALRM", "SIGTERM", "SIGSTKFLT", "SIGCHLD", "SIGCONT", "SIGSTOP", "SIGTSTP",
+		"SIGTTIN", "SIGTTOU", "SIGURG", "SIGXCPU", "SIGXFSZ", "SIGVTALRM", "SIGPROF", "SIGWINCH", "SIGIO", "SIGPWR", "SIGSYS",
+	}
+}
+
+// SignalNumber is the number of a signal of Linux by its name ("SIGTERM") or its
+// number ("15", 1 to 64), 0 for what is neither. It is for reading exits; names
+// of signals to be sent are the driver's to know.
+func SignalNumber(signal string) int {
+	if n, err := strconv.Atoi(signal); err == nil && n >= 1 && n <= 64 && signal == strconv.Itoa(n) {
+		return n
+	}
+	return slices.Index(signals(), signal) + 1
+}
