@@ -115,7 +115,9 @@ func (r *remote) gone() bool {
 	return false
 }
 
-func (r *remote) error(ctx context.Context, err error) error { return pluginwire.Error(ctx, err, r.gone) }
+func (r *remote) error(ctx context.Context, err error) error {
+	return pluginwire.Error(ctx, err, r.gone)
+}
 
 // close ends what runs here; the connection must be closed by then.
 func (r *remote) close() {

@@ -91,9 +91,9 @@ func (l *logged) logger() hclog.Logger {
 // launch is how a plugin of that role is started.
 func launch(t *testing.T, role string, more ...string) (drivermanager.Launch, *logged) {
 	t.Helper()
-	l := &logged{}
-	return drivermanager.Launch{Dir: filepath.Join(shortDir(t), "p"), Log: l.logger(),
-		Env: append([]string{roleEnv + "=" + role, "PATH=" + os.Getenv("PATH"), "GORACE=atexit_sleep_ms=0", "GOMAXPROCS=2"}, more...)}, l
+	l, dir := &logged{}, filepath.Join(shortDir(t), "p")
+	return drivermanager.Launch{Dir: dir, Log: l.logger(),
+		Env: append([]string{roleEnv + "=" + role, "NK_DIR=" + dir, "PATH=" + os.Getenv("PATH"), "GORACE=atexit_sleep_ms=0", "GOMAXPROCS=2"}, more...)}, l
 }
 
 // start starts a plugin and ends it with the test.

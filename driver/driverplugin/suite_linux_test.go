@@ -4,7 +4,6 @@
 package driverplugin_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -117,22 +116,6 @@ func (r *rig) left(c driver.TaskConfig) (l []string) {
 		l = append(l, c.Cgroup)
 	}
 	return l
-}
-
-// withEnv are the processes that have kv in their environment.
-func withEnv(kv string) (pids []int) {
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		env, _ := os.ReadFile("/proc/" + e.Name() + "/environ")
-		if bytes.Contains(append([]byte{0}, env...), []byte("\x00"+kv+"\x00")) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
 }
 
 func command(argv ...string) json.RawMessage {
