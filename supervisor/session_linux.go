@@ -28,17 +28,11 @@ func (s *Scope) Exec(ctx context.Context, e ExecSpec) (*Session, error) {
 	if e.Task == "" || e.Path == "" {
 		return nil, errors.New("supervisor: ExecSpec.Task and ExecSpec.Path must not be empty")
 	}
-	if _, err := s.connected(ctx); err != nil {
+	c, err := s.another(ctx)
+	if err != nil {
 		return nil, err
 	}
-	f, err := dial(s.dir)
-	if err != nil {
-		return nil, failed(err.Error(), ErrClosed)
-	}
-	x := &Session{s: s, c: newClient(f, 0)}
-	if !s.enlist(x.c) {
-		return nil, ErrClosed
-	}
+	x := &Session{s: s, c: c}
 	k := x.c.sendFiles(e)
 	r, err := k.await(ctx, s.stop)
 	x.st, err = one(r, err, e.Task)
@@ -50,6 +44,43 @@ func (s *Scope) Exec(ctx context.Context, e ExecSpec) (*Session, error) {
 		return nil, err
 	}
 	return x, nil
+}
+
+// another makes one more connection to the scope's supervisor, started if need be.
+// Until that has answered nothing was asked of it, so one that ends is a try: a
+// socket may take connections for a moment after its supervisor was killed.
+func (s *Scope) another(ctx context.Context) (*client, error) {
+	for try := 0; ; try++ {
+		main, err := s.connected(ctx)
+		if main != nil {
+			var c *client
+			if c, err = s.greet(ctx); err == nil {
+				return c, nil
+			}
+		}
+		if !errors.Is(err, ErrClosed) || try >= repeats || !s.sleep(firstBackoff<<try) {
+			return nil, err
+		}
+	}
+}
+
+func (s *Scope) greet(ctx context.Context) (*client, error) {
+	f, err := dial(s.dir)
+	if errors.Is(err, ErrForeignScope) {
+		return nil, err
+	}
+	if err != nil {
+		return nil, failed(err.Error(), ErrClosed)
+	}
+	c := newClient(f, 0)
+	if !s.enlist(c) {
+		return nil, ErrClosed
+	}
+	if _, err := c.send(kHello, nil).await(ctx, s.stop); err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
 }
 
 // enlist reads from c in the background and has it closed with the scope.

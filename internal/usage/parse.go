@@ -5,6 +5,7 @@ package usage
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -199,7 +200,9 @@ func hierarchies(mountinfo string) (l []hierarchy) {
 		h := hierarchy{dir: unescape(m[4]), v2: f[0] == "cgroup2"}
 		if h.v2 || f[0] == "cgroup" {
 			if !h.v2 {
-				h.controllers = strings.Split(f[2], ",")
+				h.controllers = slices.DeleteFunc(strings.Split(f[2], ","), func(o string) bool {
+					return o == "rw" || o == "ro" || strings.Contains(o, "=") // options of the mount
+				})
 			}
 			l = append(l, h)
 		}
