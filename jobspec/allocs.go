@@ -32,6 +32,9 @@ type AllocOptions struct {
 func (j *Job) Allocs(opts AllocOptions) ([]*spec.Alloc, error) {
 	var all []*spec.Alloc
 	for g := range j.Groups {
+		if len(j.Groups[g].Alloc.Tasks) == 0 {
+			continue
+		}
 		version := opts.Version
 		if version == "" {
 			version = j.content(&j.Groups[g])
@@ -54,15 +57,8 @@ func (j *Job) Allocs(opts AllocOptions) ([]*spec.Alloc, error) {
 
 // alloc is the group's alloc of that index, without an id.
 func (j *Job) alloc(g *Group, index int) *spec.Alloc {
-	a := &spec.Alloc{
-		JobID: j.ID, JobName: j.Name, JobType: j.Type, Group: g.Name, Index: index,
-		Namespace: j.Namespace, Region: j.Region,
-		JobMeta: j.Meta, Meta: g.Meta, Tasks: g.Tasks,
-		Settings: spec.AllocSettings{ShutdownDelay: g.ShutdownDelay, Disk: g.Disk},
-	}
-	if len(j.Datacenters) > 0 {
-		a.Datacenter = j.Datacenters[0]
-	}
+	a := *g.Alloc
+	a.Index = index
 	return a.WithDefaults()
 }
 

@@ -15,26 +15,14 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// decodeConfig makes HCL-JSON of a config block, whose names only the driver
-// knows: arguments as values, blocks as lists of objects, labels as objects
+// config makes HCL-JSON of a block whose names only someone else knows, such as a
+// driver: arguments as values, blocks as lists of objects, labels as objects
 // around them. Strings are templates of run time. Every value's place in the
 // file goes into the origin map, so that the driver's complaints can point there.
-func decodeConfig(p *parser, b *hclsyntax.Block, path string, t *task) {
-	c := config{parser: p, origin: map[string]spec.Origin{}}
-	c.mark("", b.DefRange())
-	body := c.body(b.Body, "")
-	raw, err := json.Marshal(body)
-	if err != nil {
-		p.diags.add(b.DefRange(), "Invalid config", "%v", err)
-		return
-	}
-	p.where[path+"config"] = place{"config", b.DefRange()}
-	t.Config, t.Origin = raw, c.origin
-}
-
 type config struct {
 	*parser
-	origin map[string]spec.Origin
+	evaluator *evaluator
+	origin    map[string]spec.Origin
 }
 
 func (c *config) mark(path string, r hcl.Range) {
@@ -59,7 +47,7 @@ func (c *config) body(b *hclsyntax.Body, path string) map[string]any {
 		c.mark(at, a.NameRange)
 		c.places(a.Expr, at)
 		before := len(c.diags.all)
-		if v := c.value(a.Expr); len(c.diags.all) == before {
+		if v := c.evaluator.value(a.Expr); len(c.diags.all) == before {
 			out[a.Name] = c.json(v, a.Expr.Range())
 		}
 	}
@@ -68,33 +56,41 @@ func (c *config) body(b *hclsyntax.Body, path string) map[string]any {
 			c.diags.add(x.DefRange(), "Duplicate name", "%q is an argument on line %d already; it cannot be a block as well.", x.Type, a.NameRange.Start.Line)
 			continue
 		}
-		c.block(out, x, join(path, x.Type))
+		if x.Type == "dynamic" && len(x.Labels) > 0 {
+			c.each(x, c.evaluator, func(e *evaluator, labels []string, content *hclsyntax.Body) {
+				in := *c
+				in.evaluator = e
+				in.block(out, x.Labels[0], labels, content, x.TypeRange, join(path, x.Labels[0]))
+			})
+			continue
+		}
+		c.block(out, x.Type, x.Labels, x.Body, x.TypeRange, join(path, x.Type))
 	}
 	return out
 }
 
 // block adds a block to the list of those of its name, each below its labels:
 // mount "a" "b" {…} is {"mount": [{"a": {"b": [{…}]}}]}.
-func (c *config) block(to map[string]any, b *hclsyntax.Block, path string) {
-	list, _ := to[b.Type].([]any)
-	c.mark(path, b.TypeRange)
+func (c *config) block(to map[string]any, name string, labels []string, b *hclsyntax.Body, at hcl.Range, path string) {
+	list, _ := to[name].([]any)
+	c.mark(path, at)
 	path = join(path, strconv.Itoa(len(list)))
-	c.mark(path, b.TypeRange)
-	for _, label := range b.Labels {
+	c.mark(path, at)
+	for _, label := range labels {
 		path = join(path, label)
-		c.mark(path, b.TypeRange)
+		c.mark(path, at)
 	}
-	if len(b.Labels) > 0 {
+	if len(labels) > 0 {
 		path = join(path, "0")
 	}
-	var v any = c.body(b.Body, path)
-	for i, label := range slices.Backward(b.Labels) {
-		if i == len(b.Labels)-1 {
+	var v any = c.body(b, path)
+	for i, label := range slices.Backward(labels) {
+		if i == len(labels)-1 {
 			v = []any{v}
 		}
 		v = map[string]any{label: v}
 	}
-	to[b.Type] = append(list, v)
+	to[name] = append(list, v)
 }
 
 // places marks the parts of lists and objects.
@@ -120,7 +116,7 @@ func (c *config) places(x hclsyntax.Expression, path string) {
 }
 
 // json is v as encoding/json takes it, its strings as templates.
-func (c *config) json(v cty.Value, r hcl.Range) any {
+func (p *parser) json(v cty.Value, r hcl.Range) any {
 	t := v.Type()
 	switch {
 	case v.IsNull() || !v.IsKnown():
@@ -131,7 +127,7 @@ func (c *config) json(v cty.Value, r hcl.Range) any {
 		return v.True()
 	case t == cty.Number:
 		if hugeNumber(v) {
-			c.diags.add(r, "Invalid number", "A number here is too large or too small.")
+			p.diags.add(r, "Invalid number", "A number here is too large or too small.")
 			return nil
 		}
 		return json.Number(v.AsBigFloat().Text('f', -1))
@@ -139,16 +135,16 @@ func (c *config) json(v cty.Value, r hcl.Range) any {
 		out := map[string]any{}
 		values := v.AsValueMap()
 		for _, k := range slices.Sorted(maps.Keys(values)) {
-			out[formTemplate.encode(k)] = c.json(values[k], r)
+			out[formTemplate.encode(k)] = p.json(values[k], r)
 		}
 		return out
 	case t.IsTupleType() || t.IsListType() || t.IsSetType():
 		out := []any{}
 		for _, e := range v.AsValueSlice() {
-			out = append(out, c.json(e, r))
+			out = append(out, p.json(e, r))
 		}
 		return out
 	}
-	c.diags.add(r, "Invalid value", "A %s cannot be part of a config.", t.FriendlyName())
+	p.diags.add(r, "Invalid value", "A %s cannot be part of a config.", t.FriendlyName())
 	return nil
 }

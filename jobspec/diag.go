@@ -12,25 +12,38 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/agext/levenshtein"
 	"github.com/hashicorp/hcl/v2"
+)
+
+// Severity says whether a diagnostic refuses the file.
+type Severity string
+
+// The severities.
+const (
+	SeverityError   Severity = "error"
+	SeverityWarning Severity = "warning"
 )
 
 // Diagnostic is one fault of a job file and where it is.
 type Diagnostic struct {
-	Summary string `json:"summary"`          // what is wrong
-	Detail  string `json:"detail,omitempty"` // what was found and what is allowed
-	File    string `json:"file"`
-	Line    int    `json:"line"`   // 1-based
-	Column  int    `json:"column"` // 1-based, in characters
-	Width   int    `json:"width"`  // of what is meant on that line, in characters
-	Source  string `json:"source"` // the line
+	Severity  Severity `json:"severity"`
+	Summary   string   `json:"summary"`          // what is wrong
+	Detail    string   `json:"detail,omitempty"` // what was found, what is allowed, what was most likely meant
+	File      string   `json:"file"`
+	Line      int      `json:"line"`   // 1-based
+	Column    int      `json:"column"` // 1-based, in characters
+	EndLine   int      `json:"end_line"`
+	EndColumn int      `json:"end_column"` // of what follows
+	Width     int      `json:"width"`      // of what is meant on its first line, in characters
+	Source    string   `json:"source"`     // that line
 }
 
 // String is the diagnostic on one line: "file:line:column: summary: detail".
 func (d Diagnostic) String() string {
 	s := fmt.Sprintf("%s:%d:%d: %s", d.File, d.Line, d.Column, d.Summary)
 	if d.Detail != "" {
-		s += ": " + d.Detail
+		s += ": " + strings.ReplaceAll(d.Detail, "\n", " ")
 	}
 	return s
 }
@@ -52,19 +65,31 @@ func (e *Error) Error() string {
 // Render writes the faults for people, each with its source line and a mark
 // under what is meant; color adds ANSI colours.
 func (e *Error) Render(w io.Writer, color bool) error {
-	red, bold, reset := "\x1b[31m", "\x1b[1m", "\x1b[0m"
+	return RenderDiagnostics(w, e.Diagnostics, color)
+}
+
+// RenderDiagnostics writes diagnostics as Error.Render does.
+func RenderDiagnostics(w io.Writer, list []Diagnostic, color bool) error {
+	bold, reset := "\x1b[1m", "\x1b[0m"
 	if !color {
-		red, bold, reset = "", "", ""
+		bold, reset = "", ""
 	}
 	var b strings.Builder
-	for i, d := range e.Diagnostics {
+	for i, d := range list {
 		if i > 0 {
 			b.WriteByte('\n')
 		}
-		fmt.Fprintf(&b, "%s%sError:%s %s%s%s\n  %s:%d:%d\n", red, bold, reset, bold, d.Summary, reset, d.File, d.Line, d.Column)
+		word, mark := "Error", "\x1b[31m"
+		if d.Severity == SeverityWarning {
+			word, mark = "Warning", "\x1b[33m"
+		}
+		if !color {
+			mark = ""
+		}
+		fmt.Fprintf(&b, "%s%s%s:%s %s%s%s\n  %s:%d:%d\n", mark, bold, word, reset, bold, d.Summary, reset, d.File, d.Line, d.Column)
 		if d.Source != "" {
 			fmt.Fprintf(&b, "%6d | %s\n       | %s%s%s%s\n", d.Line, d.Source,
-				blank(d.Source, d.Column-1), red, strings.Repeat("^", max(1, d.Width)), reset)
+				blank(d.Source, d.Column-1), mark, strings.Repeat("^", max(1, d.Width)), reset)
 		}
 		if d.Detail != "" {
 			fmt.Fprintf(&b, "  %s\n", strings.ReplaceAll(d.Detail, "\n", "\n  "))
@@ -90,8 +115,9 @@ func blank(s string, n int) string {
 
 // diagnostics collects what is wrong, with the texts it is wrong in.
 type diagnostics struct {
-	all     []Diagnostic
-	sources map[string][]byte
+	all      []Diagnostic // errors
+	warnings []Diagnostic
+	sources  map[string][]byte
 }
 
 func (d *diagnostics) source(name string, src []byte) {
@@ -102,20 +128,43 @@ func (d *diagnostics) source(name string, src []byte) {
 }
 
 func (d *diagnostics) add(r hcl.Range, summary, format string, args ...any) {
-	x := Diagnostic{Summary: summary, Detail: fmt.Sprintf(format, args...), File: r.Filename, Line: r.Start.Line, Column: r.Start.Column, Width: 1}
-	lines := bytes.Split(d.sources[r.Filename], []byte{'\n'})
-	if n := r.Start.Line - 1; n >= 0 && n < len(lines) {
-		x.Source = strings.TrimRight(string(lines[n]), "\r")
-		if !utf8.ValidString(x.Source) {
-			x.Source = strings.ToValidUTF8(x.Source, "\ufffd")
-		}
+	d.all = append(d.all, d.make(r, SeverityError, summary, fmt.Sprintf(format, args...)))
+}
+
+func (d *diagnostics) warn(r hcl.Range, summary, format string, args ...any) {
+	d.warnings = append(d.warnings, d.make(r, SeverityWarning, summary, fmt.Sprintf(format, args...)))
+}
+
+// maxSource is the longest line that is shown.
+const maxSource = 400
+
+func (d *diagnostics) make(r hcl.Range, s Severity, summary, detail string) Diagnostic {
+	x := Diagnostic{
+		Severity: s, Summary: summary, Detail: detail, File: r.Filename, Line: max(1, r.Start.Line), Column: max(1, r.Start.Column),
+		EndLine: r.End.Line, EndColumn: r.End.Column, Width: 1,
+	}
+	if line, ok := d.line(r.Filename, r.Start.Line); ok && len(line) <= maxSource {
+		x.Source = line
 		x.Width = r.End.Column - r.Start.Column
 		if r.End.Line != r.Start.Line {
 			x.Width = utf8.RuneCountInString(x.Source) - r.Start.Column + 1
 		}
-		x.Width = max(x.Width, 1)
+		x.Width = min(max(x.Width, 1), maxSource)
 	}
-	d.all = append(d.all, x)
+	return x
+}
+
+// line is the n-th line of a file.
+func (d *diagnostics) line(file string, n int) (string, bool) {
+	src, ok := d.sources[file]
+	for i := 1; ok && i < n; i++ {
+		_, src, ok = bytes.Cut(src, []byte{'\n'})
+	}
+	if !ok || n < 1 {
+		return "", false
+	}
+	line, _, _ := bytes.Cut(src, []byte{'\n'})
+	return strings.ToValidUTF8(strings.TrimRight(string(line), "\r"), "\ufffd"), true
 }
 
 // hcl takes over what the language's own library found.
@@ -137,9 +186,35 @@ func (d *diagnostics) err() error {
 	if len(d.all) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(d.all, func(a, b Diagnostic) int {
+	return &Error{Diagnostics: inFileOrder(d.all)}
+}
+
+// maxDiagnostics bounds how many faults of a file are told.
+const maxDiagnostics = 100
+
+func inFileOrder(list []Diagnostic) []Diagnostic {
+	slices.SortStableFunc(list, func(a, b Diagnostic) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column),
 			cmp.Compare(a.Summary, b.Summary), cmp.Compare(a.Detail, b.Detail))
 	})
-	return &Error{Diagnostics: slices.Compact(d.all)}
+	list = slices.Compact(list)
+	return list[:min(len(list), maxDiagnostics)]
+}
+
+// meant is " Did you mean …?" if one of names is close to name, else "".
+func meant(name string, names []string) string {
+	best, least := "", (len(name)+1)/3
+	for _, n := range names {
+		if d := levenshtein.Distance(strings.ToLower(name), n, nil); d <= least && (best == "" || d < levenshtein.Distance(strings.ToLower(name), best, nil)) {
+			best = n
+		}
+		// The other order of words, and what someone left out: maxfiles, max_file_size_mb.
+		if strip := strings.ReplaceAll; best == "" && strip(strings.ToLower(name), "_", "") == strip(n, "_", "") {
+			best = n
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return fmt.Sprintf(" Did you mean %q?", best)
 }

@@ -1,48 +1,13 @@
 // Copyright (c) nodekeep authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package jobspec reads job files: HCL2 with the block names that Nomad's users
-// know, for what this version can run. All else is an error that shows the line.
-//
-//	variable "x" { type, default, description }     then var.x
-//	locals { y = … }                                then local.y
-//
-//	job "web" {                one per file
-//	  type                     service (default), batch, system, sysbatch
-//	  id, name, namespace, region, datacenters, priority, meta
-//	  group "api" {            one alloc for each of its count
-//	    count, shutdown_delay, meta, ephemeral_disk { size }
-//	    restart { attempts, interval, delay, mode }      for tasks that have none
-//	    task "server" {
-//	      driver, user, leader, kill_timeout, kill_signal, shutdown_delay
-//	      config { … }         the driver's: any names, any blocks
-//	      env, meta            a block or = { … }
-//	      resources { cpu, cores, memory, memory_max, secrets }
-//	      restart { … }        over the group's, one by one
-//	      lifecycle { hook, sidecar }
-//	      logs { max_files, max_file_size, disabled }
-//	    }
-//	  }
-//	}
-//
-// Names are of two times. var.… and local.… are values of the file and are filled
-// in here. All others, ${node.class} or ${NOMAD_TASK_DIR}, are known only where
-// the task runs: in config, env, meta and user they stay in the text as they are
-// written, and taskenv and driverconfig fill them in. $${x} is the text ${x} there.
-// Where a fixed value is needed, a name of run time is an error.
-//
-// Values from outside are for people to set: a variable's default is weaker than
-// NOMAD_VAR_x in the environment, that than a variable file, that than Vars. They
-// are never read as templates: a ${x} in one is text.
-//
-// Functions, dynamic blocks and files in JSON are not part of this version.
 package jobspec
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
@@ -56,12 +21,26 @@ type File struct {
 	Src  []byte // nil: the file of that name is read
 }
 
-// ParseConfig is what Parse works on.
+// ParseConfig is what Parse works on. Only File is needed.
 type ParseConfig struct {
-	File     File
+	File     File              // HCL, or the API's JSON: it begins with {
 	Vars     map[string]string // -var: the strongest
 	VarFiles []File            // lines of name = value; a later one wins
 	Env      []string          // K=V; those that begin with EnvPrefix set variables
+
+	// Lenient makes warnings of names that this package does not know, and of
+	// variables that the file does not declare.
+	Lenient bool
+
+	// Files is what file(), templatefile() and their like read, nil: they are
+	// errors. A name is joined to Dir, the slash-separated path in Files that
+	// relative names are relative to; absolute names are below the root of Files.
+	// os.DirFS("/") and the working directory are what people expect of a shell;
+	// os.Root.FS() of one directory lets nothing out of it.
+	Files fs.FS
+	Dir   string
+	// Getenv is what env() and pathexpand() see; nil: they are errors.
+	Getenv func(name string) (string, bool)
 }
 
 // Job is a job file, variables filled in.
@@ -73,70 +52,79 @@ type Job struct {
 	Datacenters       []string
 	Meta              map[string]string
 	Groups            []Group
+
+	Tree     *Block       // all of the job, also what has no field; what HCL and JSON write
+	Warnings []Diagnostic // what was read with a doubt, in the order of the file
 }
 
-// Group is what runs together. Each of its Count allocs has all of its Tasks.
+// Group is what runs together.
 type Group struct {
-	Name          string
-	Count         int
-	Meta          map[string]string
-	ShutdownDelay time.Duration
-	Disk          spec.EphemeralDisk
-	Tasks         []spec.Task
-
-	restart spec.RestartPolicy // what tasks that say nothing take over
+	Name  string
+	Count int
+	// Alloc is what each of the group's allocs is, without id, index and defaults.
+	// It has no tasks where a scheduler adds them (a gateway): no alloc is made of it.
+	Alloc *spec.Alloc
+	Tree  *Block
 }
 
 // Parse reads a job file. What is wrong with it is an *Error that tells all
 // faults at once; any other error is one of reading a file. Parse is pure but for
-// reading files without Src.
+// reading files without Src and what Files and Getenv let in; functions such as
+// timestamp and uuidv4 give another value each time. Time and memory are bounded
+// whatever the file says. The job shares nothing with cfg.
 func Parse(cfg ParseConfig) (*Job, error) {
-	p := &parser{cfg: cfg, where: map[string]place{}}
-	p.evaluator = evaluator{diags: &p.diagnostics, ctx: &hcl.EvalContext{Variables: map[string]cty.Value{
-		"var": cty.EmptyObjectVal, "local": cty.EmptyObjectVal,
-	}}}
-	body := p.file(cfg.File)
-	if body == nil {
+	p := newParser(cfg)
+	src, ok := p.read(cfg.File)
+	if !ok {
 		return nil, p.result()
 	}
-	blocks := map[string]hclsyntax.Blocks{}
-	for _, b := range body.Blocks {
-		blocks[b.Type] = append(blocks[b.Type], b)
+	var tree *Block
+	if isJSON(src) {
+		tree = p.fromJSON(src)
+	} else {
+		tree = p.fromHCL(src)
 	}
-	for _, a := range inOrder(body.Attributes) {
-		p.unknown(a.NameRange, "argument", a.Name, "a job file outside of blocks", topLevel(), nil)
+	if tree == nil || p.failed != nil {
+		return nil, p.result()
 	}
-	for _, b := range body.Blocks {
-		switch b.Type {
-		case "job", "variable", "locals":
-		default:
-			p.unknown(b.TypeRange, "block", b.Type, "a job file outside of blocks", topLevel(), []string{"variables"})
-		}
+	p.canonical(tree)
+	job := p.build(tree) // also of what is left after faults: it finds others
+	if len(p.diags.all) == 0 {
+		p.validate(job)
 	}
-	p.ctx.Variables["var"] = p.variables(blocks["variable"])
-	p.locals(blocks["locals"])
-	job := p.job(blocks["job"])
 	if err := p.result(); err != nil {
 		return nil, err
 	}
+	job.Warnings = inFileOrder(p.diags.warnings)
 	return job, nil
 }
 
-func topLevel() []string { return []string{"job", "locals", "variable"} }
-
 // parser reads one job file.
 type parser struct {
-	evaluator
-	diagnostics diagnostics
 	cfg         ParseConfig
+	diags       *diagnostics
+	eval        *evaluator
+	budget      *budget
+	nanoseconds bool             // durations may be bare numbers, as in JSON
 	where       map[string]place // paths in spec, below "groups[i].", to where they are written
-	failed      error            // of reading a file
+	restart     spec.RestartPolicy
+	failed      error // of reading a file
 }
 
 // place is where a field of spec is written, and under what name.
 type place struct {
 	name string
-	hcl.Range
+	Range
+}
+
+func newParser(cfg ParseConfig) *parser {
+	p := &parser{cfg: cfg, where: map[string]place{}, diags: &diagnostics{}, budget: &budget{}}
+	files := &fileFuncs{fsys: cfg.Files, dir: cfg.Dir, getenv: cfg.Getenv}
+	p.eval = &evaluator{
+		diags: p.diags, budget: p.budget, files: files, funcs: files.all(functions()),
+		ctx: &hcl.EvalContext{Variables: map[string]cty.Value{"var": cty.EmptyObjectVal, "local": cty.EmptyObjectVal}},
+	}
+	return p
 }
 
 func (p *parser) result() error {
@@ -146,58 +134,69 @@ func (p *parser) result() error {
 	return p.diags.err()
 }
 
-// file reads and parses f; nil if that failed.
-func (p *parser) file(f File) *hclsyntax.Body {
+// read reads f; not ok if that failed, or if it is too large to look at.
+func (p *parser) read(f File) ([]byte, bool) {
 	if f.Src == nil {
 		src, err := os.ReadFile(f.Name)
 		if err != nil {
 			p.failed = fmt.Errorf("jobspec: %w", err)
-			return nil
+			return nil, false
 		}
 		f.Src = src
 	}
 	p.diags.source(f.Name, f.Src)
-	if !p.diags.check(f.Name, f.Src) {
-		return nil
-	}
-	file, diags := hclsyntax.ParseConfig(f.Src, f.Name, hcl.InitialPos)
-	p.diags.hcl(diags)
-	if diags.HasErrors() {
-		return nil
-	}
-	return file.Body.(*hclsyntax.Body)
+	return f.Src, len(f.Src) <= MaxSize || p.diags.check(f.Name, f.Src)
 }
 
-func (p *parser) job(blocks hclsyntax.Blocks) *Job {
-	job := &Job{}
-	c := child[Job]{name: "job", labels: 1, once: true, decode: func(p *parser, b *hclsyntax.Block, _ string, j *Job) {
-		j.ID = b.Labels[0]
-		p.where["job_id"] = place{"name", b.LabelRanges[0]}
-		decode(p, &jobBlock, b.Body, "", j)
-		if len(j.Groups) == 0 {
-			p.diags.add(b.DefRange(), "Job without a group", "The job %q has nothing to run; it needs a group block with a task.", j.ID)
+// hclFile reads and parses f; nil if that failed.
+func (p *parser) hclFile(f File) *hclsyntax.Body {
+	src, ok := p.read(f)
+	if !ok {
+		return nil
+	}
+	return p.syntax(f.Name, src)
+}
+
+// fromHCL reads a job file in HCL; nil if there is no job in it.
+func (p *parser) fromHCL(src []byte) *Block {
+	body := p.syntax(p.cfg.File.Name, src)
+	if body == nil {
+		return nil
+	}
+	root := language()
+	blocks := map[string]hclsyntax.Blocks{}
+	for _, a := range inOrder(body.Attributes) {
+		p.unknown(a.NameRange, "argument", a.Name, root)
+	}
+	for _, b := range body.Blocks {
+		if root.child(b.Type) == nil {
+			p.unknown(b.TypeRange, "block", b.Type, root)
 		}
-	}}
-	decodeChildren(p, &c, &hclsyntax.Body{Blocks: blocks}, "", job)
-	if len(blocks) == 0 {
+		blocks[b.Type] = append(blocks[b.Type], b)
+	}
+	p.variables(blocks)
+	p.locals(blocks["locals"])
+	file := &Block{lang: root}
+	firsts := map[string]hcl.Range{}
+	for _, b := range blocks["job"] {
+		p.child(file, root, source{b.Type, b.Labels, b.Body, b.DefRange(), b.LabelRanges}, p.eval, firsts)
+	}
+	if len(blocks["job"]) == 0 {
 		start := hcl.Range{Filename: p.cfg.File.Name, Start: hcl.InitialPos, End: hcl.InitialPos}
 		p.diags.add(start, "No job", "A job file has one job block: job \"name\" { … }")
 	}
-	if job.Name == "" {
-		job.Name = job.ID
-	}
-	if len(p.diags.all) == 0 {
-		p.validate(job)
-	}
-	return job
+	return file.First("job")
 }
 
 // validate finds what only the whole shows, and points to where it is written.
 func (p *parser) validate(job *Job) {
 	if job.ID == "" {
-		p.diags.add(p.where["job_id"].Range, "Job without a name", "The name of a job cannot be empty.")
+		p.diags.add(p.where["job_id"].Range.hcl(), "Job without a name", "The name of a job cannot be empty.")
 	}
 	for i := range job.Groups {
+		if len(job.Groups[i].Alloc.Tasks) == 0 {
+			continue
+		}
 		a := job.alloc(&job.Groups[i], 0)
 		a.ID = "x"
 		for _, f := range spec.Faults(a.Validate()) {
@@ -205,7 +204,7 @@ func (p *parser) validate(job *Job) {
 			switch v := f.Value.(type) {
 			case nil:
 			case string:
-				text = fmt.Sprintf("%q %s", v, text)
+				text = fmt.Sprintf("%.80q %s", v, text)
 			default:
 				text = fmt.Sprintf("%v %s", v, text)
 			}
@@ -216,7 +215,7 @@ func (p *parser) validate(job *Job) {
 			if !exact {
 				text = f.Path[strings.LastIndexByte(f.Path, '.')+1:] + ": " + text
 			}
-			p.diags.add(at.Range, "Invalid "+at.name, "%s.", text)
+			p.diags.add(at.Range.hcl(), "Invalid "+at.name, "%s.", text)
 		}
 	}
 }

@@ -42,7 +42,7 @@ func task(t *testing.T, body string) (*spec.Task, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &job.Groups[0].Tasks[0], nil
+	return &job.Groups[0].Alloc.Tasks[0], nil
 }
 
 func TestGolden(t *testing.T) {
@@ -55,7 +55,7 @@ func TestGolden(t *testing.T) {
 			require.NoError(t, err)
 			allocs, err := job.Allocs(jobspec.AllocOptions{Index: 7, Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)})
 			require.NoError(t, err)
-			got, err := json.MarshalIndent(map[string]any{"job": job, "allocs": allocs}, "", "  ")
+			got, err := json.MarshalIndent(map[string]any{"allocs": allocs}, "", "  ")
 			require.NoError(t, err)
 			golden(t, strings.TrimSuffix(f, ".hcl")+".golden.json", append(got, '\n'))
 		})
@@ -175,7 +175,7 @@ job "j" {
   }
 }`)
 	require.NoError(t, err)
-	task := job.Groups[0].Tasks[0]
+	task := job.Groups[0].Alloc.Tasks[0]
 	require.Equal(t, "${NOMAD_TASK_DIR}/$${NOMAD_A}:${node.class}", task.Env["C"])
 	require.Equal(t, `${attr.x == "${NOMAD_TASK_DIR}" ? 1 : 2}`, task.Env["D"])
 	var config map[string]string
@@ -245,7 +245,7 @@ func TestVariables(t *testing.T) {
 		want string
 	}{
 		{jobspec.ParseConfig{Vars: map[string]string{"x": "1"}}, `-var x:1:1: Unknown variable: The job file declares no variable "x"; it declares l, n, s, u.`},
-		{jobspec.ParseConfig{Vars: map[string]string{"n": "many"}}, `-var n:1:1: Variables not allowed: Variables may not be used here.`},
+		{jobspec.ParseConfig{Vars: map[string]string{"n": "many"}}, `-var n:1:1: Variables not allowed: The value of a variable is fixed: no other names can be used in it. A text needs quotes.`},
 		{jobspec.ParseConfig{Vars: map[string]string{"n": "[1]"}}, `-var n:1:1: Wrong type of value: The variable "n" is declared as number: number required, but have tuple.`},
 		{jobspec.ParseConfig{Env: []string{"NOMAD_VAR_n="}}, `NOMAD_VAR_n:1:1: Missing expression: Expected the start of an expression, but found the end of the file.`},
 		{jobspec.ParseConfig{VarFiles: []jobspec.File{file("\ny = 1\nb {}")}},
@@ -325,7 +325,7 @@ func TestAllocs(t *testing.T) {
 	require.Equal(t, spec.JobBatch, all[0].JobType)
 	require.Equal(t, spec.DefaultRestart(spec.JobBatch), *all[0].Tasks[0].Restart, "defaults by the job's type")
 
-	job.Groups[0].Tasks[0].Driver = ""
+	job.Groups[0].Alloc.Tasks[0].Driver = ""
 	_, err = job.Allocs(jobspec.AllocOptions{})
 	require.ErrorContains(t, err, `group "a": tasks[0].driver: is required`)
 }

@@ -12,13 +12,17 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// MaxSize is the size of the largest job file, in bytes.
-const MaxSize = 1 << 20
-
+// The bounds of what reading a job file may cost. A file that reaches one is
+// refused with the place where it did.
 const (
-	maxDepth     = 200    // of brackets
-	maxOperators = 10_000 // in a file: the parser recurses with them
-	maxExponent  = 4096   // of two, of a number
+	// MaxSize is the size of the largest job file, in bytes.
+	MaxSize = 1 << 20
+
+	maxDepth     = 200     // of brackets
+	maxOperators = 10_000  // in a file: the parser recurses with them
+	maxExponent  = 4096    // of two, of a number
+	maxCost      = 8 << 20 // of evaluation: steps, and bytes of what they make
+	maxBlocks    = 10_000  // that dynamic blocks may make of a file
 )
 
 var (
@@ -26,7 +30,51 @@ var (
 	reserved = regexp.MustCompile(`[\x{fdd0}\x{fdd1}]|\\u(?i:fdd[01])|\\U(?i:0000fdd[01])`)
 	// hugeExponent finds numbers that are a gigabyte of zeros once they are text.
 	hugeExponent = regexp.MustCompile(`[0-9.][eE][+-]?[0-9]{5,}`)
+	// wide finds formats that make more than a screen of blanks.
+	wide = regexp.MustCompile(`%[^a-zA-Z%]*[0-9]{4,}`)
+	// alias finds YAML's references to other parts.
+	alias = regexp.MustCompile(`(?m)(^|[\s\[{,:-])\*[^\s,\]}]`)
 )
+
+// budget is what evaluation may still cost, for all of a file.
+type budget struct {
+	cost, blocks int
+	spent        bool
+}
+
+// spend takes n off the budget; false if there is none left, which is told once.
+func (e *evaluator) spend(n int, r hcl.Range) bool {
+	if e.budget.cost += n; e.budget.cost <= maxCost && n >= 0 {
+		return true
+	}
+	if !e.budget.spent {
+		e.budget.spent = true
+		e.diags.add(r, "Too much to evaluate", "The expressions of this file make too many or too large values; this one went over the limit.")
+	}
+	return false
+}
+
+// size is about how many bytes v takes when it is written out.
+func size(v cty.Value) int {
+	n := 0
+	// The callback returns no error, so Walk has none.
+	_ = cty.Walk(v, func(_ cty.Path, v cty.Value) (bool, error) {
+		n++
+		if v.IsKnown() && !v.IsNull() && v.Type() == cty.String {
+			n += len(v.AsString())
+		}
+		return true, nil
+	})
+	return n
+}
+
+// length is how many elements v has.
+func length(v cty.Value) int {
+	if v.IsNull() || !v.IsKnown() || !v.CanIterateElements() {
+		return 0
+	}
+	return v.LengthInt()
+}
 
 // check refuses what the rest of this package relies on not to be there.
 func (d *diagnostics) check(name string, src []byte) bool {
@@ -65,22 +113,23 @@ func (d *diagnostics) check(name string, src []byte) bool {
 	return len(d.all) == before
 }
 
-// guard refuses an expression that makes a huge number.
+// guard refuses an operation that makes a huge number.
 func (e *evaluator) guard(x hclsyntax.Node) bool {
 	arithmetic, huge, hugeText := false, false, false
 	// The callback returns no diagnostics, so VisitAll has none.
 	_ = hclsyntax.VisitAll(x, func(n hclsyntax.Node) hcl.Diagnostics {
 		switch n := n.(type) {
 		case *hclsyntax.BinaryOpExpr:
-			arithmetic = arithmetic || n.Op.Type == cty.Number
+			arithmetic = arithmetic || n.Op.Type == cty.Number || n.Op == hclsyntax.OpGreaterThan || n.Op == hclsyntax.OpLessThan ||
+				n.Op == hclsyntax.OpGreaterThanOrEqual || n.Op == hclsyntax.OpLessThanOrEqual
 		case *hclsyntax.UnaryOpExpr:
 			arithmetic = arithmetic || n.Op.Type == cty.Number
 		case *hclsyntax.LiteralValueExpr:
 			huge = huge || hugeNumber(n.Val)
-			hugeText = hugeText || hugeTexts(n.Val)
+			hugeText = hugeText || n.Val.Type() == cty.String && hugeTexts(n.Val)
 		case *hclsyntax.ScopeTraversalExpr:
 			if v, diags := n.Traversal.TraverseAbs(e.ctx); !diags.HasErrors() {
-				hugeText = hugeText || hugeTexts(v)
+				hugeText = hugeText || v.Type() == cty.String && hugeTexts(v)
 			}
 		}
 		return nil
@@ -92,21 +141,24 @@ func (e *evaluator) guard(x hclsyntax.Node) bool {
 	return true
 }
 
-// hugeNumber says whether v holds a huge number, hugeTexts whether it holds a
-// text that would be one.
+// hugeNumber says whether v is a huge number, hugeTexts whether it holds a text
+// that would be one.
 func hugeNumber(v cty.Value) bool {
-	return holds(v, func(v cty.Value) bool {
-		if v.Type() != cty.Number {
-			return false
-		}
-		b := v.AsBigFloat()
-		e := b.MantExp(nil)
-		return b.IsInf() || e > maxExponent || e < -maxExponent
-	})
+	if v.Type() != cty.Number || v.IsNull() || !v.IsKnown() {
+		return false
+	}
+	b := v.AsBigFloat()
+	e := b.MantExp(nil)
+	return b.IsInf() || e > maxExponent || e < -maxExponent
 }
 
 func hugeTexts(v cty.Value) bool {
 	return holds(v, func(v cty.Value) bool { return v.Type() == cty.String && hugeExponent.MatchString(v.AsString()) })
+}
+
+// foreign finds texts that hold refOpen or refClose.
+func foreign(v cty.Value) bool {
+	return v.Type() == cty.String && strings.ContainsAny(v.AsString(), refOpen+refClose)
 }
 
 func holds(v cty.Value, is func(cty.Value) bool) bool {
@@ -119,12 +171,27 @@ func holds(v cty.Value, is func(cty.Value) bool) bool {
 	return found
 }
 
-// loops says whether x has a for expression.
-func loops(x hclsyntax.Node) bool {
+// costly names what in x must not wait for run time, "" if there is nothing.
+func costly(x hclsyntax.Node) string {
+	found := ""
+	_ = hclsyntax.VisitAll(x, func(n hclsyntax.Node) hcl.Diagnostics {
+		switch n.(type) {
+		case *hclsyntax.ForExpr:
+			found = "A for expression"
+		case *hclsyntax.FunctionCallExpr:
+			found = "A function"
+		}
+		return nil
+	})
+	return found
+}
+
+// costlyCall says whether x calls that function.
+func costlyCall(x hclsyntax.Node, name string) bool {
 	found := false
 	_ = hclsyntax.VisitAll(x, func(n hclsyntax.Node) hcl.Diagnostics {
-		_, isFor := n.(*hclsyntax.ForExpr)
-		found = found || isFor
+		call, ok := n.(*hclsyntax.FunctionCallExpr)
+		found = found || ok && call.Name == name
 		return nil
 	})
 	return found

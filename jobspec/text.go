@@ -29,6 +29,7 @@ const (
 	formPlain    form = iota // nobody interpolates it: it must not hold run-time parts
 	formText                 // taskenv's texts: ${name}, $${name} for a literal
 	formTemplate             // HCL templates, in a driver's config
+	formRaw                  // nobody interpolates it, and what looks like it is kept
 )
 
 // encode writes s, an evaluated string, in the form f.
@@ -80,7 +81,10 @@ func splitRef(s string) (src, rest string) {
 // literal escapes text that would be read as a reference; next is how the
 // template goes on behind it.
 func (f form) literal(s string, next string) string {
-	if f == formText {
+	switch f {
+	case formRaw:
+		return s
+	case formText:
 		return escapeText(s)
 	}
 	// HCL's scanner does not see a reference behind a carriage return.

@@ -26,6 +26,8 @@ type variable struct {
 	value cty.Value
 	wrong bool // one of its values was refused: that is told, and enough
 	where hcl.Range
+	set   hcl.Range // of the value
+	rules hclsyntax.Blocks
 }
 
 // variables reads the variable blocks and gives each its value. From weak to
@@ -33,9 +35,9 @@ type variable struct {
 // the file does not declare is an error, for it is most likely misspelt; but in
 // the environment, which is shared with other jobs. A variable whose value was
 // refused is not reported as missing too.
-func (p *parser) variables(blocks hclsyntax.Blocks) cty.Value {
+func (p *parser) variables(blocks map[string]hclsyntax.Blocks) {
 	vars := map[string]*variable{}
-	for _, b := range blocks {
+	for _, b := range blocks["variable"] {
 		if v := p.variable(b); v != nil {
 			if first := vars[v.name]; first != nil {
 				p.diags.add(b.DefRange(), "Duplicate variable", "The variable %q is declared on line %d already.", v.name, first.where.Start.Line)
@@ -44,6 +46,7 @@ func (p *parser) variables(blocks hclsyntax.Blocks) cty.Value {
 			vars[v.name] = v
 		}
 	}
+	p.defaults(blocks["variables"], vars)
 	for _, kv := range p.cfg.Env {
 		name, value, ok := strings.Cut(kv, "=")
 		if name, has := strings.CutPrefix(name, EnvPrefix); ok && has && vars[name] != nil {
@@ -61,24 +64,37 @@ func (p *parser) variables(blocks hclsyntax.Blocks) cty.Value {
 		}
 	}
 	values := map[string]cty.Value{}
-	for name, v := range vars {
+	for _, name := range slices.Sorted(maps.Keys(vars)) {
+		v := vars[name]
 		if v.value == cty.NilVal {
 			if !v.wrong {
 				p.diags.add(v.where, "Variable without a value", "Set it with -var %s=…, in a variable file or as %s%s, or give it a default.", name, EnvPrefix, name)
 			}
-			v.value = cty.NullVal(cty.DynamicPseudoType)
+			v.value = none
 		}
 		values[name] = v.value
 	}
-	return cty.ObjectVal(values)
+	p.eval.ctx.Variables["var"] = cty.ObjectVal(values)
+	for _, name := range slices.Sorted(maps.Keys(vars)) {
+		for _, b := range vars[name].rules {
+			if !vars[name].wrong {
+				p.rule(vars[name], b)
+			}
+		}
+	}
 }
 
 func (p *parser) undeclared(r hcl.Range, name string, vars map[string]*variable) {
-	names := "it declares none"
+	names := slices.Sorted(maps.Keys(vars))
+	declares := "it declares none"
 	if len(vars) > 0 {
-		names = "it declares " + strings.Join(slices.Sorted(maps.Keys(vars)), ", ")
+		declares = "it declares " + strings.Join(names, ", ")
 	}
-	p.diags.add(r, "Unknown variable", "The job file declares no variable %q; %s.", name, names)
+	if p.cfg.Lenient {
+		p.diags.warn(r, "Unknown variable", "The job file declares no variable %q; %s.%s", name, declares, meant(name, names))
+		return
+	}
+	p.diags.add(r, "Unknown variable", "The job file declares no variable %q; %s.%s", name, declares, meant(name, names))
 }
 
 func (p *parser) variable(b *hclsyntax.Block) *variable {
@@ -86,6 +102,7 @@ func (p *parser) variable(b *hclsyntax.Block) *variable {
 		p.diags.add(b.DefRange(), "Variable without a name", `A variable block has one name of letters, digits, "_" and "-": variable "name" { … }`)
 		return nil
 	}
+	def := language().child("variable")
 	v := &variable{name: b.Labels[0], typ: cty.DynamicPseudoType, text: true, where: b.DefRange()}
 	if a := b.Body.Attributes["type"]; a != nil {
 		t, diags := typeexpr.TypeConstraint(a.Expr)
@@ -95,18 +112,65 @@ func (p *parser) variable(b *hclsyntax.Block) *variable {
 	for _, a := range inOrder(b.Body.Attributes) {
 		switch a.Name {
 		case "type":
-		case "description":
-			p.text(&input{a.Name, p.value(a.Expr), a.Expr.Range()}, formPlain)
+		case "description", "sensitive":
+			p.convert(def.child(a.Name), &input{a.Name, p.eval.value(a.Expr), a.Expr.Range()})
 		case "default":
 			p.constant(v, a.Expr)
 		default:
-			p.unknown(a.NameRange, "argument", a.Name, "a variable block", []string{"type", "default", "description"}, []string{"sensitive"})
+			p.unknown(a.NameRange, "argument", a.Name, def)
 		}
 	}
 	for _, x := range b.Body.Blocks {
-		p.unknown(x.TypeRange, "block", x.Type, "a variable block", []string{"type", "default", "description"}, []string{"validation"})
+		if x.Type == "validation" {
+			v.rules = append(v.rules, x)
+		} else {
+			p.unknown(x.TypeRange, "block", x.Type, def)
+		}
 	}
 	return v
+}
+
+// defaults reads variables blocks: name = default for variables without a type.
+func (p *parser) defaults(blocks hclsyntax.Blocks, vars map[string]*variable) {
+	for _, b := range blocks {
+		for _, x := range b.Body.Blocks {
+			p.diags.add(x.DefRange(), "Unexpected block", "A variables block has lines of name = default only.")
+		}
+		for _, a := range inOrder(b.Body.Attributes) {
+			if first := vars[a.Name]; first != nil {
+				p.diags.add(a.NameRange, "Duplicate variable", "The variable %q is declared on line %d already.", a.Name, first.where.Start.Line)
+				continue
+			}
+			v := &variable{name: a.Name, typ: cty.DynamicPseudoType, text: true, where: a.NameRange}
+			p.constant(v, a.Expr)
+			vars[a.Name] = v
+		}
+	}
+}
+
+// rule holds a variable's value against one of its validation blocks.
+func (p *parser) rule(v *variable, b *hclsyntax.Block) {
+	def := language().child("variable").child("validation")
+	for _, a := range inOrder(b.Body.Attributes) {
+		if def.child(a.Name) == nil {
+			p.unknown(a.NameRange, "argument", a.Name, def)
+		}
+	}
+	condition, message := b.Body.Attributes["condition"], b.Body.Attributes["error_message"]
+	if condition == nil || message == nil {
+		p.diags.add(b.DefRange(), "Incomplete validation", "A validation block has a condition and an error_message.")
+		return
+	}
+	before := len(p.diags.all)
+	is, ok := truth(p.eval.value(condition.Expr))
+	text, told := p.text(&input{message.Name, p.eval.value(message.Expr), message.Expr.Range()}, formPlain)
+	switch {
+	case len(p.diags.all) > before || !told:
+	case !ok:
+		p.diags.add(condition.Expr.Range(), "Not a condition", "This must be true or false.")
+	case !is:
+		p.diags.add(v.set, "Invalid value for variable", "%s: %s", v.name, text)
+	}
 }
 
 // assign gives v a value from outside a file: a text as it is where v is declared
@@ -130,35 +194,42 @@ func (p *parser) assign(v *variable, from, text string) {
 
 // constant gives v the value of an expression that needs no other.
 func (p *parser) constant(v *variable, x hclsyntax.Expression) {
-	if v.wrong = !p.guard(x); v.wrong {
+	if names := x.Variables(); len(names) > 0 {
+		p.diags.add(names[0].SourceRange(), "Variables not allowed", "The value of a variable is fixed: no other names can be used in it. A text needs quotes.")
+		v.wrong = true
 		return
 	}
-	value, diags := x.Value(nil)
-	p.diags.hcl(diags)
-	if v.wrong = diags.HasErrors(); !v.wrong {
+	before := len(p.diags.all)
+	value := p.eval.value(x)
+	if v.wrong = len(p.diags.all) > before; !v.wrong {
 		p.set(v, value, x.Range())
 	}
 }
 
 // set gives v a value, as its type.
 func (p *parser) set(v *variable, value cty.Value, r hcl.Range) {
+	if hugeTexts(value) && v.typ != cty.String && v.typ != cty.DynamicPseudoType {
+		p.diags.add(r, "Invalid number", "A number here is too large or too small.")
+		v.wrong = true
+		return
+	}
 	value, err := convert.Convert(value, v.typ)
 	if err != nil {
 		p.diags.add(r, "Wrong type of value", "The variable %q is declared as %s: %v.", v.name, typeexpr.TypeString(v.typ), err)
 		v.wrong = true
 		return
 	}
-	if hugeNumber(value) {
+	if holds(value, hugeNumber) {
 		p.diags.add(r, "Invalid number", "A number here is too large or too small.")
 		v.wrong = true
 		return
 	}
-	v.value = value
+	v.value, v.set = value, r
 }
 
 // varFile reads a file of name = value.
 func (p *parser) varFile(f File, vars map[string]*variable) {
-	body := p.file(f)
+	body := p.hclFile(f)
 	if body == nil {
 		return
 	}
@@ -197,7 +268,7 @@ func (p *parser) locals(blocks hclsyntax.Blocks) {
 	for _, a := range inOrder(attrs) {
 		p.local(a, attrs, values, nil)
 	}
-	p.ctx.Variables["local"] = cty.ObjectVal(values)
+	p.eval.ctx.Variables["local"] = cty.ObjectVal(values)
 }
 
 // local evaluates a after those it uses; users are the ones that wait for it. In
@@ -206,7 +277,6 @@ func (p *parser) local(a *hclsyntax.Attribute, attrs map[string]*hclsyntax.Attri
 	if v, done := values[a.Name]; done {
 		return !v.IsNull() || v.Type() != cty.DynamicPseudoType
 	}
-	null := cty.NullVal(cty.DynamicPseudoType)
 	if i := slices.Index(users, a.Name); i >= 0 {
 		p.diags.add(a.NameRange, "Local values in a circle", "%s -> %s", strings.Join(users[i:], " -> "), a.Name)
 		return false
@@ -217,12 +287,12 @@ func (p *parser) local(a *hclsyntax.Attribute, attrs map[string]*hclsyntax.Attri
 			continue
 		}
 		if !p.local(attrs[step.Name], attrs, values, append(users, a.Name)) {
-			values[a.Name] = null
+			values[a.Name] = none
 			return false
 		}
 	}
-	p.ctx.Variables["local"] = cty.ObjectVal(values)
-	values[a.Name] = p.value(a.Expr)
+	p.eval.ctx.Variables["local"] = cty.ObjectVal(values)
+	values[a.Name] = p.eval.value(a.Expr)
 	return true
 }
 

@@ -147,7 +147,7 @@ func configFaults(j *jobspec.Job, file jobspec.File) *jobspec.Error {
 	}
 	var all jobspec.Error
 	for _, g := range j.Groups {
-		for _, t := range g.Tasks {
+		for _, t := range g.Alloc.Tasks {
 			if t.Driver != rawexec.Name {
 				continue
 			}

@@ -1,0 +1,198 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+package jobspec
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/hashicorp/hcl/v2"
+	"github.com/hashicorp/hcl/v2/hclsyntax"
+)
+
+// syntax parses HCL; nil if that failed. What only HCL's first version knew is
+// either read (names in quotes) or shown with the spelling of today.
+func (p *parser) syntax(name string, src []byte) *hclsyntax.Body {
+	if !p.diags.check(name, src) {
+		return nil
+	}
+	file, diags := hclsyntax.ParseConfig(p.unquoted(name, src), name, hcl.InitialPos)
+	if !diags.HasErrors() {
+		return file.Body.(*hclsyntax.Body)
+	}
+	if !p.otherTools(name, src) {
+		for _, d := range diags {
+			p.syntaxError(name, d)
+		}
+	}
+	return nil
+}
+
+// unquoted rewrites names in quotes, which HCL's first version took everywhere:
+//
+//	"command" = "x"          command = "x"
+//	meta {                   meta ={
+//	  "a.b" = "x"              "a.b" = "x"
+//
+// so that no byte moves and every message fits the file.
+func (p *parser) unquoted(name string, src []byte) []byte {
+	tokens, _ := hclsyntax.LexConfig(src, name, hcl.InitialPos)
+	out := bytes.Clone(src)
+	var braces []int // the index in tokens of each open one; -1: not of a block
+	for i, t := range tokens {
+		switch t.Type {
+		case hclsyntax.TokenOBrace, hclsyntax.TokenOBrack, hclsyntax.TokenOParen, hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl:
+			at := -1
+			if i > 0 && t.Type == hclsyntax.TokenOBrace && (tokens[i-1].Type == hclsyntax.TokenIdent || tokens[i-1].Type == hclsyntax.TokenCQuote) {
+				at = i
+			}
+			braces = append(braces, at)
+		case hclsyntax.TokenCBrace, hclsyntax.TokenCBrack, hclsyntax.TokenCParen, hclsyntax.TokenTemplateSeqEnd:
+			if len(braces) > 0 {
+				braces = braces[:len(braces)-1]
+			}
+		case hclsyntax.TokenOQuote:
+			inBlock := len(braces) == 0 || braces[len(braces)-1] >= 0
+			if !inBlock || !quotedName(tokens, i) {
+				continue
+			}
+			word := string(tokens[i+1].Bytes)
+			if hclsyntax.ValidIdentifier(word) {
+				out[t.Range.Start.Byte], out[tokens[i+2].Range.Start.Byte] = ' ', ' '
+			} else if len(braces) > 0 {
+				p.asMap(out, tokens[braces[len(braces)-1]])
+			}
+			p.diags.warn(hcl.RangeBetween(t.Range, tokens[i+2].Range), "Old spelling", "A name stands without quotes; in a map it may have them: NAME = { %q = … }.", word)
+		}
+	}
+	return out
+}
+
+// quotedName says whether a string at the beginning of a line is the name of an
+// argument or a block.
+func quotedName(tokens hclsyntax.Tokens, i int) bool {
+	if i > 0 && tokens[i-1].Type != hclsyntax.TokenNewline && tokens[i-1].Type != hclsyntax.TokenOBrace && tokens[i-1].Type != hclsyntax.TokenComment {
+		return false
+	}
+	if i+3 >= len(tokens) || tokens[i+1].Type != hclsyntax.TokenQuotedLit || tokens[i+2].Type != hclsyntax.TokenCQuote {
+		return false
+	}
+	next := tokens[i+3].Type
+	return next == hclsyntax.TokenEqual || next == hclsyntax.TokenOBrace || next == hclsyntax.TokenOQuote
+}
+
+// asMap makes "meta {" to "meta ={", where there is a blank to write on.
+func (p *parser) asMap(src []byte, brace hclsyntax.Token) {
+	if at := brace.Range.Start.Byte; at > 0 && src[at-1] == ' ' {
+		src[at-1] = '='
+	}
+}
+
+// otherTools finds templates that another program has to fill in first.
+func (p *parser) otherTools(name string, src []byte) bool {
+	tokens, _ := hclsyntax.LexConfig(src, name, hcl.InitialPos)
+	found := 0
+	for i := 0; i+1 < len(tokens) && found < 5; i++ {
+		a, b := tokens[i], tokens[i+1]
+		double := a.Type == b.Type && a.Range.End == b.Range.Start && (a.Type == hclsyntax.TokenOBrack || a.Type == hclsyntax.TokenOBrace)
+		if !double {
+			continue
+		}
+		rest := src[b.Range.End.Byte:]
+		line, _, _ := bytes.Cut(rest, []byte{'\n'})
+		end := bytes.Index(line, []byte(map[hclsyntax.TokenType]string{hclsyntax.TokenOBrack: "]]", hclsyntax.TokenOBrace: "}}"}[a.Type]))
+		if end < 0 || a.Type == hclsyntax.TokenOBrack && !goTemplate.Match(line[:end]) {
+			continue
+		}
+		r := hcl.RangeBetween(a.Range, b.Range)
+		r.End.Column += utf8.RuneCount(line[:end]) + 2
+		r.End.Byte += end + 2
+		text := string(a.Bytes) + string(b.Bytes)
+		p.diags.add(r, "Template of another tool", "%s is not part of job files: a tool such as Levant, nomad-pack or consul-template fills it in. Render the file with it first; inside a string or a heredoc it would be text.", text)
+		found++
+		i++
+	}
+	return found > 0
+}
+
+// goTemplate is what stands between [[ and ]] if it is no list of lists.
+var goTemplate = regexp.MustCompile(`^-?\s*(/\*|\.|\$|[a-z]+\s+["'.($]|(end|else)\b)`)
+
+var (
+	shellism  = regexp.MustCompile(`\$\{[!#]?[A-Za-z_][A-Za-z0-9_]*(:?[-=?+][^}"]*|:[0-9][^}"]*|##?[^}"]*|%%?[^}"]*|//?[^}"]*|\^\^?|,,?|\[[@*0-9]\])?\}`)
+	dotted    = regexp.MustCompile(`^\s*[A-Za-z_][\w-]*(\.[\w-]+)+\s*=`)
+	escaped   = regexp.MustCompile(`\$\{[^}]*\\"`)
+	directive = regexp.MustCompile(`%\{\s*[a-z_]+`)
+	marker    = regexp.MustCompile(`<<-?([A-Za-z_][\w-]*)`)
+)
+
+// syntaxError adds what the language's parser says, or something better.
+func (p *parser) syntaxError(name string, d *hcl.Diagnostic) {
+	var r hcl.Range
+	if d.Subject != nil {
+		r = *d.Subject
+	}
+	line, ok := p.diags.line(name, r.Start.Line)
+	if !ok {
+		p.diags.hcl(hcl.Diagnostics{d})
+		return
+	}
+	on := func(at []int) hcl.Range {
+		return hcl.Range{
+			Filename: name,
+			Start:    hcl.Pos{Line: r.Start.Line, Column: 1 + utf8.RuneCountInString(line[:at[0]])},
+			End:      hcl.Pos{Line: r.Start.Line, Column: 1 + utf8.RuneCountInString(line[:at[1]])},
+		}
+	}
+	if at := p.shellExpansion(line); at != nil {
+		text := line[at[0]:at[1]]
+		p.diags.add(on(at), "Shell expansion", "%s is for a shell; a job file has ${NAME}. Write $%s to leave it to a shell that the task runs, or give a variable of the file a default.", text, text)
+		return
+	}
+	if at := dotted.FindStringIndex(line); at != nil {
+		key := strings.TrimSpace(strings.TrimSuffix(line[:at[1]], "="))
+		p.diags.add(on(at), "Name with dots", "Such a name stands in quotes, in a map: NAME = { %q = … }", key)
+		return
+	}
+	if at := escaped.FindStringIndex(line); at != nil {
+		p.diags.add(on(at), "Escaped quote", "Inside ${…} quotes have no backslash: \"${x[\"y\"]}\".")
+		return
+	}
+	if at := directive.FindStringIndex(line); at != nil && strings.Contains(d.Detail, "control keyword") {
+		p.diags.add(on(at), "Unknown directive", "%%{ begins a directive of the language (if, for). Write %%%%{ for the text %%{.")
+		return
+	}
+	if m := p.openHeredoc(name, d); m != "" {
+		p.diags.add(r, "Heredoc without an end", "The line that ends it holds %s and nothing else, not even a comma: that goes on the line below.", m)
+		return
+	}
+	p.diags.hcl(hcl.Diagnostics{d})
+}
+
+// shellExpansion is where a line has one that is not escaped.
+func (p *parser) shellExpansion(line string) []int {
+	for _, at := range shellism.FindAllStringSubmatchIndex(line, -1) {
+		if at[2] >= 0 && at[2] < at[3] && (at[0] == 0 || line[at[0]-1] != '$') {
+			return at[:2]
+		}
+	}
+	return nil
+}
+
+// openHeredoc is the marker of a heredoc whose end was not found.
+func (p *parser) openHeredoc(name string, d *hcl.Diagnostic) string {
+	if !strings.Contains(d.Summary, "Unterminated") && !strings.Contains(d.Detail, "heredoc") && !strings.Contains(d.Detail, "closing marker") {
+		return ""
+	}
+	for _, m := range marker.FindAllSubmatch(p.diags.sources[name], -1) {
+		end := regexp.MustCompile(fmt.Sprintf(`(?m)^\s*%s\s*[,\])]`, regexp.QuoteMeta(string(m[1]))))
+		if end.Match(p.diags.sources[name]) {
+			return string(m[1])
+		}
+	}
+	return ""
+}

@@ -1,0 +1,42 @@
+job "coercion" {
+  group "app" {
+    count = "2"
+
+    task "main" {
+      driver = "raw_exec"
+
+      config {
+        command = "x"
+        n       = 3
+        s       = "3"
+        big     = 9007199254740993
+        pi      = 3.14159
+        t       = true
+        nothing = null
+        empty   = []
+        none    = {}
+      }
+
+      leader = "true"
+      env {
+        N = 1
+        F = 1.50
+        B = false
+        Z = null
+      }
+      meta = {
+        port  = 8080
+        "a.b" = true
+      }
+      template {
+        data        = "x"
+        destination = "local/x"
+        perms       = 0644
+        env         = "false"
+      }
+      resources {
+        cpu = "250"
+      }
+    }
+  }
+}

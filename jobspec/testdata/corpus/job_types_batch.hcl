@@ -1,0 +1,13 @@
+job "job-types-batch" {
+  type = "batch"
+
+  group "app" {
+    task "main" {
+      driver = "raw_exec"
+
+      config {
+        command = "true"
+      }
+    }
+  }
+}

@@ -1,0 +1,13 @@
+job "job-types-system" {
+  type = "system"
+
+  group "app" {
+    task "main" {
+      driver = "raw_exec"
+
+      config {
+        command = "true"
+      }
+    }
+  }
+}

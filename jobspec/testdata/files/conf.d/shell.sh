@@ -1,0 +1,2 @@
+#!/bin/sh
+echo ${X:-default} %{http_code}

@@ -1,0 +1,1 @@
+Hello ${name}: %{ for x in list }${x} %{ endfor }on ${NOMAD_ALLOC_ID}
