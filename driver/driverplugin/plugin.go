@@ -30,7 +30,9 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	"github.com/nodekeep/nodekeep/driver"
 	"github.com/nodekeep/nodekeep/drivermanager"
@@ -72,7 +74,7 @@ func Launch(ctx context.Context, path string, l drivermanager.Launch) (*Plugin, 
 	p := &Plugin{proc: proc}
 	if err = p.meet(ctx, l.Node, func(ctx context.Context, b *pluginwire.Base) error { return b.Configure(ctx, l.Config, l.Node) }); err != nil {
 		how := ""
-		if proc.Gone() {
+		if status.Code(err) == codes.Unavailable && soon(proc.Done()) {
 			how = " (it ended: " + proc.How() + ")"
 		}
 		// It had no task yet: there is nothing to be patient for.
@@ -81,6 +83,18 @@ func Launch(ctx context.Context, path string, l drivermanager.Launch) (*Plugin, 
 		return nil, errors.Join(fmt.Errorf("%w: %s: %w%s", ErrLaunch, path, err, how), proc.Close(ended))
 	}
 	return p, nil
+}
+
+// soon waits a moment for c.
+func soon(c <-chan struct{}) bool {
+	t := time.NewTimer(time.Second)
+	defer t.Stop()
+	select {
+	case <-c:
+		return true
+	case <-t.C:
+		return false
+	}
 }
 
 // Reattach connects to a driver that an earlier agent launched, which keeps the

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -38,28 +39,37 @@ type child struct {
 	once sync.Once
 }
 
-// runnerFunc makes what go-plugin starts, and notes it in c.
-func runnerFunc(spec *Spec, let <-chan struct{}, c **child) func(hclog.Logger, *exec.Cmd, string) (runner.Runner, error) {
+// runnerFunc makes what go-plugin starts, and notes it in c once it runs. When
+// canceled says so, it does not start any more.
+func runnerFunc(spec *Spec, let <-chan struct{}, c *atomic.Pointer[child], canceled func() error) func(hclog.Logger, *exec.Cmd, string) (runner.Runner, error) {
 	return func(_ hclog.Logger, cmd *exec.Cmd, _ string) (runner.Runner, error) {
 		own := exec.Command(spec.Path, spec.Args...)
 		own.Env = append(append(own.Env, spec.Env...), cmd.Env...)
 		own.SysProcAttr = ownSession()
-		return &starter{child: &child{spec: spec, cmd: own, let: let, end: make(chan struct{})}, made: c}, nil
+		return &starter{child: &child{spec: spec, cmd: own, let: let, end: make(chan struct{})}, made: c, canceled: canceled}, nil
 	}
 }
 
 // starter is a child that tells when it was started.
 type starter struct {
 	*child
-	made **child
+	made     *atomic.Pointer[child]
+	canceled func() error
 }
 
 func (s *starter) Start(context.Context) error {
-	err := s.start()
+	err := s.canceled()
 	if err == nil {
-		*s.made = s.child
+		err = s.start()
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	s.made.Store(s.child)
+	if s.canceled() != nil { // meanwhile: whoever canceled did not see it
+		return s.kill()
+	}
+	return nil
 }
 
 // start runs the program with nothing of ours but a pipe for its stdout.

@@ -53,8 +53,9 @@ var Handshake = plugin.HandshakeConfig{
 
 const (
 	// MaxReceive is the largest message taken from a plugin. The wire has no limit
-	// there; an agent that took any could be ended by one message.
-	MaxReceive = 64 << 20
+	// there; an agent that took any could be ended by one message. What plugins give
+	// us to keep must be small enough to be sent back.
+	MaxReceive = 4 * MaxSend
 	// MaxSend is the largest message plugins take.
 	MaxSend = 4 << 20
 
@@ -121,27 +122,31 @@ func Launch(ctx context.Context, spec Spec) (*Proc, error) {
 		return nil, fmt.Errorf("pluginproc: directory of the plugin: %w", err)
 	}
 	p := &Proc{let: make(chan struct{})}
-	var c *child
+	var started atomic.Pointer[child]
 	cfg := p.config()
 	cfg.StartTimeout = spec.Timeout
 	cfg.UnixSocketConfig = &plugin.UnixSocketConfig{TempDir: spec.Dir}
-	cfg.RunnerFunc = runnerFunc(&spec, p.let, &c)
+	cfg.RunnerFunc = runnerFunc(&spec, p.let, &started, ctx.Err)
 	err := p.connect(ctx, cfg, func() {
-		if c != nil {
-			c.kill()
+		if c := started.Load(); c != nil {
+			_ = c.kill() // whether it is gone is seen below
 		}
 	})
+	c := started.Load()
 	if err == nil {
 		if p.logs, err = follow(spec.Dir, spec.Log); err == nil {
 			err = p.record(spec.Dir, c)
 		}
 	}
 	if err != nil {
+		p.drop()
 		if c != nil {
-			c.kill()
+			err = errors.Join(err, c.kill())
 			<-c.done()
 		}
-		p.drop()
+		if p.logs == nil && c != nil { // what it said is wanted all the more
+			p.logs, _ = follow(spec.Dir, spec.Log)
+		}
 		p.logs.close(true)
 		return nil, errors.Join(fmt.Errorf("%w: %s: %w", ErrLaunch, spec.Path, err), os.RemoveAll(spec.Dir))
 	}
