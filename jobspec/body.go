@@ -138,9 +138,9 @@ func (p *parser) child(t *Block, def *node, b source, e *evaluator, firsts map[s
 	case !in.block():
 		p.diags.add(b.at, "An argument is needed", "%s is an argument, with \"=\": %s = …", b.name, b.name)
 	case in.label == "" && len(b.labels) > 0:
-		p.diags.add(b.at, "Unexpected label", "A %s block has none.", b.name)
+		p.diags.add(b.at, "Unexpected label", "%s block has none.", article(b.name))
 	case in.label != "" && len(b.labels) != 1:
-		p.diags.add(b.at, "Block without a name", "A %s block has one name: %s \"name\" { … }", b.name, b.name)
+		p.diags.add(b.at, "Block without a name", "%s block has one name: %s \"name\" { … }", article(b.name), b.name)
 	case in.kind == kindBlock && firsts[b.name] != (hcl.Range{}):
 		p.diags.add(b.at, "Duplicate block", "There is one %s block here, on line %d already.", b.name, firsts[b.name].Start.Line)
 	default:
@@ -162,7 +162,7 @@ func (p *parser) room(at hcl.Range) bool {
 // mapping reads the block form of an argument: names and values, or a config.
 func (p *parser) mapping(t *Block, arg *node, b source, e *evaluator) {
 	if len(b.labels) > 0 {
-		p.diags.add(b.at, "Unexpected label", "A %s block has none.", b.name)
+		p.diags.add(b.at, "Unexpected label", "%s block has none.", article(b.name))
 		return
 	}
 	before := len(p.diags.all)
@@ -173,7 +173,7 @@ func (p *parser) mapping(t *Block, arg *node, b source, e *evaluator) {
 		attr.Value, attr.origin = c.body(b.body, ""), c.origin
 	} else {
 		for _, x := range b.body.Blocks {
-			p.diags.add(x.DefRange(), "Unexpected block", "A %s block has lines of NAME = value only.", b.name)
+			p.diags.add(x.DefRange(), "Unexpected block", "%s block has lines of NAME = value only.", article(b.name))
 		}
 		values := map[string]cty.Value{}
 		for _, a := range inOrder(b.body.Attributes) {
@@ -278,7 +278,7 @@ func (p *parser) unknown(r hcl.Range, what, name string, in *node) {
 	names := in.names()
 	where := "a job file outside of blocks"
 	if in.name != "" {
-		where = article(in.name) + " block"
+		where = strings.ToLower(article(in.name)) + " block"
 	}
 	detail := fmt.Sprintf("%q has no meaning in %s.%s%s There may be: %s.", name, where, meant(name, names), elsewhere(name, in), strings.Join(names, ", "))
 	if p.cfg.Lenient {
@@ -313,9 +313,9 @@ func elsewhere(name string, in *node) string {
 
 func article(name string) string {
 	if strings.ContainsRune("aeiou", rune(name[0])) && name != "use" {
-		return "an " + name
+		return "An " + name
 	}
-	return "a " + name
+	return "A " + name
 }
 
 // headName is the range of a block's type.

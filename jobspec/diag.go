@@ -201,16 +201,29 @@ func inFileOrder(list []Diagnostic) []Diagnostic {
 	return list[:min(len(list), maxDiagnostics)]
 }
 
-// meant is " Did you mean …?" if one of names is close to name, else "".
+// meant is " Did you mean …?" if one of names is close to name, else "". Close is
+// a slip of one letter in three, an exchange of letters, another way to put words
+// together, and the beginning of a name.
 func meant(name string, names []string) string {
-	best, least := "", (len(name)+1)/3
+	plain := func(s string) string { return strings.ReplaceAll(strings.ToLower(s), "_", "") }
+	sorted := func(s string) string {
+		letters := []rune(s)
+		slices.Sort(letters)
+		return string(letters)
+	}
+	best, least := "", 1<<30
 	for _, n := range names {
-		if d := levenshtein.Distance(strings.ToLower(name), n, nil); d <= least && (best == "" || d < levenshtein.Distance(strings.ToLower(name), best, nil)) {
-			best = n
+		d := levenshtein.Distance(plain(name), plain(n), nil)
+		switch {
+		case sorted(plain(name)) == sorted(plain(n)):
+			d = min(d, 1)
+		case d > (len(name)+1)/3 && len(name) >= 3 && strings.HasPrefix(n, name):
+			d = len(name)
+		case d > (len(name)+1)/3:
+			continue
 		}
-		// The other order of words, and what someone left out: maxfiles, max_file_size_mb.
-		if strip := strings.ReplaceAll; best == "" && strip(strings.ToLower(name), "_", "") == strip(n, "_", "") {
-			best = n
+		if d < least {
+			best, least = n, d
 		}
 	}
 	if best == "" {

@@ -194,7 +194,7 @@ func (e *evaluator) operation(x hclsyntax.Expression) cty.Value {
 	default:
 		e.diags.add(x.Range(), "Not possible", "This form of expression is not part of job files.")
 	}
-	if len(e.diags.all) > before || !e.guard(simple) {
+	if _, name := x.(*hclsyntax.ScopeTraversalExpr); len(e.diags.all) > before || !name && !e.guard(simple) {
 		return none
 	}
 	v, diags := simple.Value(e.ctx)
@@ -485,6 +485,10 @@ func (e *evaluator) fromTemplate(s string, r hcl.Range) cty.Value {
 	}
 	v, ok := e.runTimeValue(s)
 	if !ok {
+		if at := shellExpansion(s); at != nil {
+			e.diags.add(r, "Shell expansion", shellText, s[at[0]:at[1]], s[at[0]:at[1]])
+			return none
+		}
 		e.diags.add(r, "Invalid template", "%.60q: %s", s, e.why)
 		return none
 	}

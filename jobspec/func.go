@@ -104,13 +104,16 @@ func (e *evaluator) call(x *hclsyntax.FunctionCallExpr, quoted bool) cty.Value {
 	var args []cty.Value
 	for _, arg := range x.Args {
 		v := e.eval(arg, quoted)
+		if !e.spend(size(v), arg.Range()) {
+			return none
+		}
 		if x.Name == "length" && v.Type() == cty.String {
 			simple.Name, f = "strlen", stdlib.StrlenFunc
 		}
 		if !slices.Contains(carriers, simple.Name) && holds(v, func(v cty.Value) bool { return v.Type() == cty.String && hasRef(v.AsString()) }) {
 			e.diags.add(arg.Range(), "Not known yet", "%s works on values of the file; this is known only when the task runs.", x.Name)
 		}
-		if holds(v, hugeNumber) || hugeTexts(v) && numeric(f, len(args)) {
+		if holds(v, hugeNumber) || numeric(f, len(args)) && hugeTexts(v) {
 			e.diags.add(arg.Range(), "Invalid number", "A number here is too large or too small.")
 		}
 		args = append(args, v)

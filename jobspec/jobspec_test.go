@@ -66,8 +66,11 @@ func TestGolden(t *testing.T) {
 func TestErrors(t *testing.T) {
 	files, err := filepath.Glob("testdata/errors/*.hcl")
 	require.NoError(t, err)
+	api, err := filepath.Glob("testdata/errors_json/*.json")
+	require.NoError(t, err)
 	require.NotEmpty(t, files)
-	for _, f := range files {
+	require.NotEmpty(t, api)
+	for _, f := range append(files, api...) {
 		t.Run(filepath.Base(f), func(t *testing.T) {
 			src, err := os.ReadFile(f)
 			require.NoError(t, err)
@@ -76,7 +79,7 @@ func TestErrors(t *testing.T) {
 			require.ErrorAs(t, err, &e)
 			var b bytes.Buffer
 			require.NoError(t, e.Render(&b, false))
-			golden(t, strings.TrimSuffix(f, ".hcl")+".golden", b.Bytes())
+			golden(t, strings.TrimSuffix(f, filepath.Ext(f))+".golden", b.Bytes())
 			require.Equal(t, len(e.Diagnostics), strings.Count(e.Error(), "\n")+1)
 		})
 	}

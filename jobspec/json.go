@@ -91,7 +91,7 @@ func (p *parser) checkJSON(name string, src []byte) bool {
 			depth++
 		case c == '}' || c == ']':
 			depth--
-		case (c == 'e' || c == 'E') && hugeExponent.Match(src[max(0, i-1):min(len(src), i+8)]):
+		case (c == 'e' || c == 'E') && hugeExponent(string(src[max(0, i-1):min(len(src), i+8)])):
 			p.diags.add(at(i), "Invalid number", "A number here is too large or too small.")
 			return false
 		}
@@ -188,7 +188,7 @@ func (p *parser) jsonBlock(def *node, x hcl.Expression, label string) *Block {
 		}
 	}
 	if def.label != "" && b.Labels == nil && def.name != "scaling" {
-		p.diags.add(x.Range(), "Missing name", "A %s has a %s.", def.name, def.child(def.label).json)
+		p.diags.add(x.Range(), "Missing name", "%s has no %s.", article(def.name), def.child(def.label).json)
 		b.Labels = []string{""}
 	}
 	return b
@@ -213,7 +213,7 @@ func (n *node) jsonField(name string) *node {
 func (p *parser) unknownField(f pair, def *node) {
 	var names, lower []string
 	for _, c := range def.inside {
-		if c.json != "" {
+		if c.json != "" && def.jsonField(c.json) == c {
 			names, lower = append(names, c.json), append(lower, strings.ToLower(c.json))
 		}
 	}
@@ -267,9 +267,7 @@ func (p *parser) jsonBlocks(b *Block, def *node, f pair) {
 // nothing.
 func (p *parser) jsonArgument(b *Block, arg *node, f pair) {
 	before := len(p.diags.all)
-	v, diags := f.value.Value(nil)
-	p.diags.hcl(diags)
-	v = p.written(arg.kind, v, f.value.Range())
+	v := p.written(arg.kind, f.value)
 	if len(p.diags.all) > before || v.IsNull() {
 		return
 	}
@@ -316,45 +314,39 @@ func (c *config) jsonPlaces(x hcl.Expression, path string) {
 	}
 }
 
-// written turns the texts of a value, which are as someone reads them at run
-// time, into the evaluator's form: what of them refers to run time is marked.
-func (p *parser) written(k kind, v cty.Value, r hcl.Range) cty.Value {
-	var each func(s string) cty.Value
-	switch k {
-	case kindText, kindTexts, kindMap, kindLists:
-		each = func(s string) cty.Value { return cty.StringVal(p.eval.fromText(s)) }
-	case kindAny:
-		each = func(s string) cty.Value { return p.eval.fromTemplate(s, r) }
-	default:
-		return v
-	}
-	return mapTexts(v, each, k == kindAny)
-}
-
-// mapTexts changes all texts of a value, and the keys of its objects if asked to.
-func mapTexts(v cty.Value, each func(string) cty.Value, keys bool) cty.Value {
-	switch t := v.Type(); {
-	case v.IsNull() || !v.IsKnown():
-		return v
-	case t == cty.String:
-		return each(v.AsString())
-	case t.IsTupleType():
-		var list []cty.Value
-		for _, e := range v.AsValueSlice() {
-			list = append(list, mapTexts(e, each, keys))
+// written is a value whose texts are as someone reads them at run time, in the
+// evaluator's form: what of them refers to run time is marked.
+func (p *parser) written(k kind, x hcl.Expression) cty.Value {
+	if list, diags := hcl.ExprList(x); !diags.HasErrors() {
+		var values []cty.Value
+		for _, e := range list {
+			values = append(values, p.written(k, e))
 		}
-		return cty.TupleVal(list)
-	case t.IsObjectType():
-		m := map[string]cty.Value{}
-		for k, e := range v.AsValueMap() {
-			if keys {
-				if s, err := convert.Convert(each(k), cty.String); err == nil && !s.IsNull() {
-					k = s.AsString()
+		return cty.TupleVal(values)
+	}
+	if pairs, diags := hcl.ExprMap(x); !diags.HasErrors() {
+		values := map[string]cty.Value{}
+		for _, kv := range pairs {
+			key, _ := kv.Key.Value(nil)
+			if k == kindAny {
+				if t, err := convert.Convert(p.eval.fromTemplate(key.AsString(), kv.Key.Range()), cty.String); err == nil && !t.IsNull() {
+					key = t
 				}
 			}
-			m[k] = mapTexts(e, each, keys)
+			values[key.AsString()] = p.written(k, kv.Value)
 		}
-		return cty.ObjectVal(m)
+		return cty.ObjectVal(values)
+	}
+	v, diags := x.Value(nil)
+	p.diags.hcl(diags)
+	if v.IsNull() || v.Type() != cty.String {
+		return v
+	}
+	switch k {
+	case kindText, kindTexts, kindMap, kindLists:
+		return cty.StringVal(p.eval.fromText(v.AsString()))
+	case kindAny:
+		return p.eval.fromTemplate(v.AsString(), x.Range())
 	}
 	return v
 }

@@ -26,7 +26,9 @@ func (p *parser) syntax(name string, src []byte) *hclsyntax.Body {
 	}
 	if !p.otherTools(name, src) {
 		for _, d := range diags {
-			p.syntaxError(name, d)
+			if p.syntaxError(name, d) {
+				break // what follows is likely to come of it
+			}
 		}
 	}
 	return nil
@@ -122,16 +124,18 @@ func (p *parser) otherTools(name string, src []byte) bool {
 // goTemplate is what stands between [[ and ]] if it is no list of lists.
 var goTemplate = regexp.MustCompile(`^-?\s*(/\*|\.|\$|[a-z]+\s+["'.($]|(end|else)\b)`)
 
+const shellText = "%s is for a shell; a job file has ${NAME}. Write $%s to leave it to a shell that the task runs, or give a variable of the file a default."
+
 var (
 	shellism  = regexp.MustCompile(`\$\{[!#]?[A-Za-z_][A-Za-z0-9_]*(:?[-=?+][^}"]*|:[0-9][^}"]*|##?[^}"]*|%%?[^}"]*|//?[^}"]*|\^\^?|,,?|\[[@*0-9]\])?\}`)
-	dotted    = regexp.MustCompile(`^\s*[A-Za-z_][\w-]*(\.[\w-]+)+\s*=`)
+	dotted    = regexp.MustCompile(`^\s*([A-Za-z_][\w-]*(?:\.[\w-]+)+)\s*=`)
 	escaped   = regexp.MustCompile(`\$\{[^}]*\\"`)
 	directive = regexp.MustCompile(`%\{\s*[a-z_]+`)
 	marker    = regexp.MustCompile(`<<-?([A-Za-z_][\w-]*)`)
 )
 
-// syntaxError adds what the language's parser says, or something better.
-func (p *parser) syntaxError(name string, d *hcl.Diagnostic) {
+// syntaxError adds what the language's parser says, or something better: true.
+func (p *parser) syntaxError(name string, d *hcl.Diagnostic) bool {
 	var r hcl.Range
 	if d.Subject != nil {
 		r = *d.Subject
@@ -139,7 +143,7 @@ func (p *parser) syntaxError(name string, d *hcl.Diagnostic) {
 	line, ok := p.diags.line(name, r.Start.Line)
 	if !ok {
 		p.diags.hcl(hcl.Diagnostics{d})
-		return
+		return false
 	}
 	on := func(at []int) hcl.Range {
 		return hcl.Range{
@@ -148,33 +152,34 @@ func (p *parser) syntaxError(name string, d *hcl.Diagnostic) {
 			End:      hcl.Pos{Line: r.Start.Line, Column: 1 + utf8.RuneCountInString(line[:at[1]])},
 		}
 	}
-	if at := p.shellExpansion(line); at != nil {
+	if at := shellExpansion(line); at != nil {
 		text := line[at[0]:at[1]]
-		p.diags.add(on(at), "Shell expansion", "%s is for a shell; a job file has ${NAME}. Write $%s to leave it to a shell that the task runs, or give a variable of the file a default.", text, text)
-		return
+		p.diags.add(on(at), "Shell expansion", shellText, text, text)
+		return true
 	}
-	if at := dotted.FindStringIndex(line); at != nil {
-		key := strings.TrimSpace(strings.TrimSuffix(line[:at[1]], "="))
-		p.diags.add(on(at), "Name with dots", "Such a name stands in quotes, in a map: NAME = { %q = … }", key)
-		return
+	if at := dotted.FindStringSubmatchIndex(line); at != nil {
+		key := line[at[2]:at[3]]
+		p.diags.add(on(at[2:4]), "Name with dots", "Such a name stands in quotes, in a map: NAME = { %q = … }", key)
+		return true
 	}
 	if at := escaped.FindStringIndex(line); at != nil {
 		p.diags.add(on(at), "Escaped quote", "Inside ${…} quotes have no backslash: \"${x[\"y\"]}\".")
-		return
+		return true
 	}
 	if at := directive.FindStringIndex(line); at != nil && strings.Contains(d.Detail, "control keyword") {
 		p.diags.add(on(at), "Unknown directive", "%%{ begins a directive of the language (if, for). Write %%%%{ for the text %%{.")
-		return
+		return true
 	}
 	if m := p.openHeredoc(name, d); m != "" {
 		p.diags.add(r, "Heredoc without an end", "The line that ends it holds %s and nothing else, not even a comma: that goes on the line below.", m)
-		return
+		return true
 	}
 	p.diags.hcl(hcl.Diagnostics{d})
+	return false
 }
 
 // shellExpansion is where a line has one that is not escaped.
-func (p *parser) shellExpansion(line string) []int {
+func shellExpansion(line string) []int {
 	for _, at := range shellism.FindAllStringSubmatchIndex(line, -1) {
 		if at[2] >= 0 && at[2] < at[3] && (at[0] == 0 || line[at[0]-1] != '$') {
 			return at[:2]

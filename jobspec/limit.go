@@ -28,8 +28,6 @@ const (
 var (
 	// reserved finds refOpen and refClose, also as escapes.
 	reserved = regexp.MustCompile(`[\x{fdd0}\x{fdd1}]|\\u(?i:fdd[01])|\\U(?i:0000fdd[01])`)
-	// hugeExponent finds numbers that are a gigabyte of zeros once they are text.
-	hugeExponent = regexp.MustCompile(`[0-9.][eE][+-]?[0-9]{5,}`)
 	// wide finds formats that make more than a screen of blanks.
 	wide = regexp.MustCompile(`%[^a-zA-Z%]*[0-9]{4,}`)
 	// alias finds YAML's references to other parts.
@@ -115,7 +113,8 @@ func (d *diagnostics) check(name string, src []byte) bool {
 
 // guard refuses an operation that makes a huge number.
 func (e *evaluator) guard(x hclsyntax.Node) bool {
-	arithmetic, huge, hugeText := false, false, false
+	arithmetic, huge := false, false
+	var texts []cty.Value
 	// The callback returns no diagnostics, so VisitAll has none.
 	_ = hclsyntax.VisitAll(x, func(n hclsyntax.Node) hcl.Diagnostics {
 		switch n := n.(type) {
@@ -124,17 +123,22 @@ func (e *evaluator) guard(x hclsyntax.Node) bool {
 				n.Op == hclsyntax.OpGreaterThanOrEqual || n.Op == hclsyntax.OpLessThanOrEqual
 		case *hclsyntax.UnaryOpExpr:
 			arithmetic = arithmetic || n.Op.Type == cty.Number
+		case *hclsyntax.IndexExpr:
+			arithmetic = true // a list's index is a number
 		case *hclsyntax.LiteralValueExpr:
 			huge = huge || hugeNumber(n.Val)
-			hugeText = hugeText || n.Val.Type() == cty.String && hugeTexts(n.Val)
+			texts = append(texts, n.Val)
 		case *hclsyntax.ScopeTraversalExpr:
 			if v, diags := n.Traversal.TraverseAbs(e.ctx); !diags.HasErrors() {
-				hugeText = hugeText || v.Type() == cty.String && hugeTexts(v)
+				texts = append(texts, v)
 			}
 		}
 		return nil
 	})
-	if huge || arithmetic && hugeText {
+	for _, v := range texts {
+		huge = huge || arithmetic && v.Type() == cty.String && hugeTexts(v)
+	}
+	if huge {
 		e.diags.add(x.Range(), "Invalid number", "A number here is too large or too small.")
 		return false
 	}
@@ -153,7 +157,24 @@ func hugeNumber(v cty.Value) bool {
 }
 
 func hugeTexts(v cty.Value) bool {
-	return holds(v, func(v cty.Value) bool { return v.Type() == cty.String && hugeExponent.MatchString(v.AsString()) })
+	return holds(v, func(v cty.Value) bool { return v.Type() == cty.String && hugeExponent(v.AsString()) })
+}
+
+// hugeExponent says whether s may hold a number that is a gigabyte of zeros once
+// it is written out: an exponent of five digits or more.
+func hugeExponent(s string) bool {
+	for i := strings.IndexAny(s, "eE"); i >= 0; {
+		digits := strings.TrimLeft(s[i+1:], "+-")
+		if n := len(digits) - len(strings.TrimLeft(digits, "0123456789")); n >= 5 && i > 0 && strings.ContainsRune("0123456789.", rune(s[i-1])) {
+			return true
+		}
+		next := strings.IndexAny(s[i+1:], "eE")
+		if next < 0 {
+			return false
+		}
+		i += 1 + next
+	}
+	return false
 }
 
 // foreign finds texts that hold refOpen or refClose.

@@ -1,0 +1,8 @@
+job "x" {
+  group "g" {
+    count = {{ count }}
+    task "t" {
+      driver = "raw_exec"
+    }
+  }
+}

@@ -1,0 +1,7 @@
+job "[[ .name ]]" {
+  group "{{ env "X" }}" {
+    task "t" {
+      driver = "raw_exec"
+    }
+  }
+}
