@@ -12,6 +12,8 @@
 //	POST /v1/allocs/REF/restart             {task, all}
 //	POST /v1/allocs/REF/signal              {task, signal}
 //	GET  /v1/allocs/REF/logs[?task=T&stream=stdout|stderr&lines=N&follow=1]   raw bytes
+//	POST /v1/allocs/REF/exec                {task, command, env, tty, size, stdin}: upgraded to frames (frame.go)
+//	GET  /v1/allocs/REF/stats[?task=T&interval=D&follow=1]   one sample a line
 //	GET  /v1/events[?after=TOKEN&alloc=REF&follow=1]   one event a line
 //	PUT  /v1/jobs                           [Job…]: the desired state of these jobs
 //	POST /v1/gc                             finished allocs are removed now
@@ -32,6 +34,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -39,6 +42,7 @@ import (
 	"github.com/nodekeep/nodekeep"
 	"github.com/nodekeep/nodekeep/allocdir"
 	"github.com/nodekeep/nodekeep/allocrunner"
+	"github.com/nodekeep/nodekeep/driver"
 	"github.com/nodekeep/nodekeep/spec"
 )
 
@@ -59,6 +63,8 @@ type Operator interface {
 	Restart(ctx context.Context, id string, r allocrunner.RestartRequest) error
 	Signal(ctx context.Context, id, task, signal, reason string) error
 	GC(ctx context.Context) error
+	Exec(ctx context.Context, call nodekeep.ExecCall, req driver.ExecRequest) (driver.ExitResult, error)
+	Stats(ctx context.Context, id, task string, interval time.Duration) iter.Seq2[nodekeep.TaskUsage, error]
 }
 
 // Agent is both.
@@ -117,6 +123,8 @@ func Handler(cfg Config) http.Handler {
 	mux.HandleFunc("POST /v1/allocs/{ref}/stop", s.handle(s.stop))
 	mux.HandleFunc("POST /v1/allocs/{ref}/restart", s.handle(s.restart))
 	mux.HandleFunc("POST /v1/allocs/{ref}/signal", s.handle(s.signal))
+	mux.HandleFunc("POST /v1/allocs/{ref}/exec", s.handle(s.exec))
+	mux.HandleFunc("GET /v1/allocs/{ref}/stats", s.handle(s.stats))
 	mux.HandleFunc("GET /v1/events", s.handle(s.events))
 	mux.HandleFunc("PUT /v1/jobs", s.handle(s.apply))
 	mux.HandleFunc("POST /v1/gc", s.handle(s.gc))
@@ -148,8 +156,13 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler, log hclog.Logge
 	if log == nil {
 		log = hclog.NewNullLogger()
 	}
+	var open sync.WaitGroup // connections that were upgraded are the handler's, not the server's
 	srv := &http.Server{
-		Handler:           h,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			open.Add(1)
+			defer open.Done()
+			h.ServeHTTP(w, r)
+		}),
 		ReadHeaderTimeout: 10 * time.Second,
 		ErrorLog:          log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 		BaseContext:       func(net.Listener) context.Context { return ctx },
@@ -171,6 +184,7 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler, log hclog.Logge
 	if err != nil {
 		err = srv.Close()
 	}
+	waitFor(&open, shutdownGrace)
 	<-failed //nolint:errcheck // http.ErrServerClosed
 	return err
 }

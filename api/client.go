@@ -54,7 +54,7 @@ func (c *Client) Inspect(ctx context.Context, ref string) (in Inspection, err er
 // changed, until ctx ends or an error was yielded. An alloc that was removed
 // from the node comes a last time with Gone set.
 func (c *Client) Watch(ctx context.Context, ids ...string) iter.Seq2[Alloc, error] {
-	return stream[Alloc](ctx, c, "/v1/allocs", url.Values{"follow": {"1"}, "id": ids})
+	return stream[Alloc](ctx, c, "/v1/allocs", url.Values{"follow": {"1"}, "id": ids}, false)
 }
 
 // Events yields the events after the token: those that are there, or with follow
@@ -68,7 +68,7 @@ func (c *Client) Events(ctx context.Context, after uint64, alloc string, follow 
 	if follow {
 		q.Set("follow", "1")
 	}
-	return stream[Event](ctx, c, "/v1/events", q)
+	return stream[Event](ctx, c, "/v1/events", q, !follow)
 }
 
 // LogQuery selects output of one task.
@@ -157,6 +157,22 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) err
 
 // send returns the response of a request that the agent accepted.
 func (c *Client) send(ctx context.Context, method, path string, in any) (*http.Response, error) {
+	req, err := newRequest(ctx, method, path, in)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.unreachable(ctx, err)
+	}
+	if resp.StatusCode == http.StatusOK {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	return nil, c.refusal(resp)
+}
+
+func newRequest(ctx context.Context, method, path string, in any) (*http.Request, error) {
 	var payload io.Reader
 	if in != nil {
 		data, err := json.Marshal(in)
@@ -169,20 +185,17 @@ func (c *Client) send(ctx context.Context, method, path string, in any) (*http.R
 	if err != nil {
 		return nil, fmt.Errorf("api: %w", err)
 	}
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return nil, c.unreachable(ctx, err)
-	}
-	if resp.StatusCode == http.StatusOK {
-		return resp, nil
-	}
-	defer resp.Body.Close()
+	return req, nil
+}
+
+// refusal is the error that an answer carries.
+func (c *Client) refusal(resp *http.Response) error {
 	e := &Error{}
 	data, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil || json.Unmarshal(data, e) != nil || e.Message == "" {
-		return nil, &Error{Code: CodeInternal, Message: fmt.Sprintf("the agent on %s answered %s", c.socket, resp.Status)}
+		return &Error{Code: CodeInternal, Message: fmt.Sprintf("the agent on %s answered %s", c.socket, resp.Status)}
 	}
-	return nil, e
+	return e
 }
 
 // unreachable says why no answer came.
@@ -210,8 +223,9 @@ func (c *Client) lost(err error) error {
 	return fmt.Errorf("api: %s: %w", c.socket, err)
 }
 
-// stream yields the values of a stream of JSON lines. An Error as a line ends it.
-func stream[T any](ctx context.Context, c *Client, path string, q url.Values) iter.Seq2[T, error] {
+// stream yields the values of a stream of JSON lines, which may end by itself or
+// not. An Error as a line ends it.
+func stream[T any](ctx context.Context, c *Client, path string, q url.Values, ends bool) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T
 		resp, err := c.send(ctx, http.MethodGet, path+"?"+q.Encode(), nil)
@@ -227,7 +241,7 @@ func stream[T any](ctx context.Context, c *Client, path string, q url.Values) it
 				switch {
 				case ctx.Err() != nil:
 					yield(none, context.Cause(ctx))
-				case !errors.Is(err, io.EOF) || q.Get("follow") != "": // what follows does not end by itself
+				case !errors.Is(err, io.EOF) || !ends:
 					yield(none, c.lost(err))
 				}
 				return

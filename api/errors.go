@@ -34,6 +34,8 @@ const (
 	CodeCompacted     Code = "compacted"      // the events asked for are gone
 	CodeNotDurable    Code = "not_durable"    // it is being done, but a crash would undo it: the disk failed
 	CodeUnknownSignal Code = "unknown_signal" // the driver knows no such signal
+	CodeExecRefused   Code = "exec_refused"   // this node runs no commands beside tasks, or not that one
+	CodeNoCommand     Code = "no_command"     // the command is not there, is no program, or may not be run
 	CodeNotSupported  Code = "not_supported"  // this node or driver cannot do that
 	CodeUnavailable   Code = "unavailable"    // not now; try again
 	CodeNoAgent       Code = "no_agent"       // nobody answers on the socket
@@ -95,6 +97,9 @@ var kinds = []struct {
 	{taskrunner.ErrNotDurable, CodeNotDurable, http.StatusInsufficientStorage},
 	{state.ErrCompacted, CodeCompacted, http.StatusGone},
 	{driver.ErrUnknownSignal, CodeUnknownSignal, http.StatusBadRequest},
+	{driver.ErrCommand, CodeNoCommand, http.StatusBadRequest},
+	{driver.ErrTaskExited, CodeNotRunning, http.StatusConflict},
+	{nodekeep.ErrExecRefused, CodeExecRefused, http.StatusForbidden},
 	{driver.ErrNotImplemented, CodeNotSupported, http.StatusNotImplemented},
 	{driver.ErrUnavailable, CodeUnavailable, http.StatusServiceUnavailable},
 	{driver.ErrPluginGone, CodeUnavailable, http.StatusServiceUnavailable},

@@ -37,6 +37,8 @@ type fake struct {
 	changed chan struct{}
 	calls   []string
 	err     error
+	run     func(ctx context.Context, req driver.ExecRequest) (driver.ExitResult, error)
+	samples int
 }
 
 func newFake() *fake {
@@ -148,6 +150,29 @@ func (f *fake) Restart(_ context.Context, id string, r allocrunner.RestartReques
 
 func (f *fake) Signal(_ context.Context, id, task, signal, _ string) error {
 	return f.call("signal %s task=%s %s", id, task, signal)
+}
+
+// Exec is what the test set.
+func (f *fake) Exec(ctx context.Context, call nodekeep.ExecCall, req driver.ExecRequest) (driver.ExitResult, error) {
+	if err := f.call("exec %s task=%s %q tty=%t", call.AllocID, call.Task, req.Command, req.TTY); err != nil || f.run == nil {
+		return driver.ExitResult{}, err
+	}
+	return f.run(ctx, req)
+}
+
+// Stats yields as many samples as the test set.
+func (f *fake) Stats(ctx context.Context, id, task string, interval time.Duration) iter.Seq2[nodekeep.TaskUsage, error] {
+	err := f.call("stats %s task=%s %s", id, task, interval)
+	return func(yield func(nodekeep.TaskUsage, error) bool) {
+		for n := range f.samples {
+			if !yield(nodekeep.TaskUsage{AllocID: id, Task: "web", Usage: driver.Usage{Time: at(n), Pids: n}}, nil) {
+				return
+			}
+		}
+		if err != nil {
+			yield(nodekeep.TaskUsage{}, err)
+		}
+	}
 }
 
 // GC forgets what is done.
