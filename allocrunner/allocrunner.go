@@ -22,20 +22,29 @@ import (
 	"github.com/nodekeep/nodekeep/taskrunner"
 )
 
-var (
+// Error is what a request can be answered with; errors.Is finds it.
+type Error string
+
+// The errors.
+const (
 	// ErrTerminal says that the alloc has ended or is being ended, so that nothing
 	// can be asked of it; nothing was changed.
-	ErrTerminal = errors.New("allocrunner: the alloc has ended")
+	ErrTerminal Error = "allocrunner: the alloc has ended"
 	// ErrNotOver says that Destroy needs an alloc whose Run has returned nil.
-	ErrNotOver = errors.New("allocrunner: the alloc is not over; kill it and wait for Done")
+	ErrNotOver Error = "allocrunner: the alloc is not over; kill it and wait for Done"
 	// ErrUnknownTask says that the alloc has no task of that name.
-	ErrUnknownTask = errors.New("allocrunner: no such task")
+	ErrUnknownTask Error = "allocrunner: no such task"
 	// ErrStale says that an update is not newer than what the alloc has: ignored.
-	ErrStale = errors.New("allocrunner: update is not newer")
+	ErrStale Error = "allocrunner: update is not newer"
 	// ErrNeedsReplacement says that an update would change what only a new alloc
 	// can; see ReplaceError.
-	ErrNeedsReplacement = errors.New("allocrunner: alloc must be replaced")
+	ErrNeedsReplacement Error = "allocrunner: alloc must be replaced"
+	// ErrHealthSettled says that the alloc's health is known already, or not asked
+	// for any more: nothing was changed.
+	ErrHealthSettled Error = "allocrunner: the alloc's health is settled"
 )
+
+func (e Error) Error() string { return string(e) }
 
 // AllocRunner runs one alloc. Make it with New; all methods may be called from
 // any goroutine.
@@ -70,6 +79,7 @@ type start struct {
 	alloc    *spec.Alloc
 	stored   bool // alloc is on disk as it is
 	life     life
+	health   health
 	restored bool // an earlier Run had begun
 }
 
@@ -141,7 +151,7 @@ func New(cfg Config) (*AllocRunner, error) {
 	if l := &r.first.life; l.Status.Terminal() && !r.hooks.any(prekill, postrun) {
 		l.Done = l.Done || !slices.ContainsFunc(r.tasks, func(t *task) bool { return t.Snapshot().Phase != taskrunner.Dead })
 	}
-	r.pub.Store(&published{r.snapshot(r.first.alloc, r.first.life, 1), make(chan struct{})})
+	r.pub.Store(&published{r.snapshot(r.first.alloc, r.first.life, r.first.health.Found, 1), make(chan struct{})})
 	return r, nil
 }
 
@@ -153,7 +163,7 @@ func (r *AllocRunner) taskConfig(name string) taskrunner.Config {
 	if r.cfg.ScopePerTask {
 		c.Scope += "/" + name
 	}
-	c.Gated, c.Linger = true, true
+	c.Parent = taskrunner.Parent{Gated: true, Linger: true, Shared: r.hooks.readers()}
 	c.Clock = r.clock
 	c.Log = r.cfg.Log
 	c.Env = func(a *spec.Alloc) taskenv.Builder {

@@ -33,16 +33,24 @@ func (l *loop) try(next life, a *spec.Alloc) error {
 func (l *loop) write(next life, a *spec.Alloc) error {
 	began := time.Now()
 	idle := l.work.op == opNone // the hooks' states are the loop's
-	now := l.r.snapshot(a, next, l.r.Snapshot().Rev+1)
+	now := l.r.snapshot(a, next, l.health.Found, l.r.Snapshot().Rev+1)
 	raw, err := lifeSlot().Encode(next)
-	var rawAlloc []byte
+	var rawAlloc, rawHealth []byte
 	if err == nil && a != l.disk.Alloc {
 		rawAlloc, err = allocSlot().Encode(a)
+	}
+	if err == nil && l.health != l.diskHealth {
+		rawHealth, err = healthSlot().Encode(*l.health)
 	}
 	if err == nil {
 		err = l.r.cfg.Store.Update(func(tx state.Tx) error {
 			if rawAlloc != nil {
 				if err := tx.Put(l.r.path, allocSlot().Key, rawAlloc); err != nil {
+					return err
+				}
+			}
+			if rawHealth != nil {
+				if err := tx.Put(l.r.path, healthSlot().Key, rawHealth); err != nil {
 					return err
 				}
 			}
@@ -74,15 +82,16 @@ func (l *loop) write(next life, a *spec.Alloc) error {
 	if idle {
 		l.r.hooks.clean()
 	}
-	l.durable, l.disk = true, now
+	l.durable, l.disk, l.diskHealth = true, now, l.health
 	l.commits.reset()
 	return nil
 }
 
 // snapshot is the alloc as that life and its tasks have it.
-func (r *AllocRunner) snapshot(a *spec.Alloc, l life, rev uint64) Snapshot {
+func (r *AllocRunner) snapshot(a *spec.Alloc, l life, h *spec.Health, rev uint64) Snapshot {
 	s := Snapshot{
-		Rev: rev, Alloc: a, Status: l.Status, Description: l.Desc,
+		Health: h,
+		Rev:    rev, Alloc: a, Status: l.Status, Description: l.Desc,
 		Desired: a.DesiredStatus, ModifyIndex: a.ModifyIndex, FinishedAt: l.FinishedAt, Done: l.Done, Durable: true,
 		Tasks: make(map[string]taskrunner.Snapshot, len(r.tasks)),
 	}
@@ -101,14 +110,14 @@ func (r *AllocRunner) snapshot(a *spec.Alloc, l life, rev uint64) Snapshot {
 // fact that it is not.
 func (l *loop) publish() {
 	old := l.r.pub.Load()
-	s := l.r.snapshot(l.alloc, l.life, old.Rev+1)
+	s := l.r.snapshot(l.alloc, l.life, l.health.Found, old.Rev+1)
 	if !l.durable {
 		d := l.disk
 		if d.Alloc == nil {
 			d.Alloc = l.alloc
 		}
 		s.Alloc, s.Status, s.Description, s.Desired, s.ModifyIndex = d.Alloc, d.Status, d.Description, d.Desired, d.ModifyIndex
-		s.Ending, s.FinishedAt, s.Done, s.Durable = d.Ending, d.FinishedAt, d.Done, false
+		s.Ending, s.FinishedAt, s.Health, s.Done, s.Durable = d.Ending, d.FinishedAt, d.Health, d.Done, false
 	}
 	if l.over && l.durable {
 		s.Done = true
@@ -135,7 +144,7 @@ func (l *loop) observe(s Snapshot) {
 
 // news says whether s tells something that old did not.
 func (s Snapshot) news(old Snapshot) bool {
-	if s.Alloc != old.Alloc || s.Status != old.Status || s.Description != old.Description || s.Ending != old.Ending ||
+	if s.Alloc != old.Alloc || s.Health != old.Health || s.Status != old.Status || s.Description != old.Description || s.Ending != old.Ending ||
 		!s.FinishedAt.Equal(old.FinishedAt) || s.Done != old.Done || s.Leftover != old.Leftover || s.Durable != old.Durable {
 		return true
 	}

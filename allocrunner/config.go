@@ -36,6 +36,8 @@ type Config struct {
 	// Env is what the environments of all tasks share: Node, Host, Defaults,
 	// Prefix. Alloc, Task and Dirs are set by the runner.
 	Env taskenv.Config
+	// Checks tells how the checks of the alloc's services stand; nil: there are none.
+	Checks Checks
 	// Dir is the alloc's directory, which Destroy removes; nil: it has none.
 	Dir *allocdir.Dir
 

@@ -29,6 +29,8 @@
 //     it starts again. Poststart tasks follow once every main has started.
 //     Poststop tasks follow when all others are dead, if any of them ever ran;
 //     they outlive a stop, but not a Kill that names them nor a prerun that failed.
+//     Beside the stages each task waits for what it depends on: a task that was
+//     started, is healthy, or has completed.
 //   - The end: when the leader ends, when any task but a poststop one fails, when
 //     only sidecars are left, the others are killed, with that event first; if
 //     several hold, the first of this list is told. Each rank of the drawing is
@@ -39,6 +41,10 @@
 //     from the first start until all are dead; else pending or complete. It never
 //     goes back, and a terminal one never changes. It may be terminal before all
 //     tasks are dead (Snapshot.FinishedAt) and all is given back (Snapshot.Done).
+//   - When the maximum run time has passed, counted from the alloc's creation,
+//     everything is killed, poststop tasks too, and the alloc is complete.
+//   - Health of a service that has a policy: see judge. It is settled once per
+//     deployment, by the runner or by SetHealth.
 //   - The alloc's shutdown delay is kept when a main task runs that services may
 //     still send to; it goes on where it was after a restart of the agent.
 //   - A restored alloc finds its gates as they were. Its prerun hooks run beside
@@ -48,7 +54,9 @@
 //
 //	v1/alloc/<id>/  alloc           the alloc as last accepted
 //	                status          status, the decision to end, restarts not yet carried out
+//	                health          the last verdict, or how far the search for one has come
 //	                hook.<name>     what an alloc hook remembers
+//	                shared.<key>    what an alloc hook hands to the tasks' hooks (Key)
 //	                task-<name>/…
 //
 // A plain life costs three transactions of its own (received, running, ended), one

@@ -14,6 +14,7 @@ import (
 	"github.com/nodekeep/nodekeep/allocdir"
 	"github.com/nodekeep/nodekeep/spec"
 	"github.com/nodekeep/nodekeep/state"
+	"github.com/nodekeep/nodekeep/taskrunner"
 )
 
 // Hook extends one alloc's life. S is its persisted state, stored as JSON under
@@ -55,6 +56,9 @@ type Hook[S any] struct {
 	// Version and Migrate are those of state.Slot; 0 is 1.
 	Version int
 	Migrate func(from int, data []byte) (S, error)
+	// Publishes names the keys whose values the hook hands to task hooks (Key). A
+	// key has one publisher: a second is an error in New.
+	Publishes []string
 
 	Prerun         func(context.Context, *Request, *S) error
 	Update         func(context.Context, *Request, *S) error
@@ -88,8 +92,8 @@ const (
 )
 
 // Request is what a callback is given. It is valid until the callback returns,
-// but for Kill, Restart, Signal, Snapshot and Watch, which background work may go
-// on using.
+// but for Kill, Restart, Signal, Emit, SetHealth, Checks, Snapshot and Watch, which
+// background work may go on using.
 type Request struct {
 	Alloc    *spec.Alloc   // the last accepted version
 	Previous *spec.Alloc   // in Update: the version of the last callback
@@ -99,16 +103,17 @@ type Request struct {
 	Tasks    []string      // in PreTaskRestart: who is restarted
 	Log      hclog.Logger
 
-	r    *AllocRunner
-	save func() error
+	r       *AllocRunner
+	save    func() error
+	publish func(key string, raw []byte) error
 }
 
 // Checkpoint saves the hook's state now. Call it between acquiring something and
 // using it. The error is the store's; a Prerun that returns it is tried again.
 func (q *Request) Checkpoint() error { return q.save() }
 
-// Kill, Restart and Signal do what the methods of AllocRunner do. In Shutdown
-// they are taskrunner.ErrClosed.
+// Kill, Restart, Signal, Emit and SetHealth do what the methods of AllocRunner do.
+// In Shutdown they are taskrunner.ErrClosed.
 func (q *Request) Kill(ctx context.Context, req KillRequest) error { return q.r.Kill(ctx, req) }
 
 // Restart: see Kill.
@@ -120,6 +125,17 @@ func (q *Request) Restart(ctx context.Context, req RestartRequest) error {
 func (q *Request) Signal(ctx context.Context, task, signal, reason string) error {
 	return q.r.Signal(ctx, task, signal, reason)
 }
+
+// Emit: see Kill.
+func (q *Request) Emit(ctx context.Context, task string, kind taskrunner.Kind, attrs map[string]string) error {
+	return q.r.Emit(ctx, task, kind, attrs)
+}
+
+// SetHealth: see Kill.
+func (q *Request) SetHealth(ctx context.Context, h spec.Health) error { return q.r.SetHealth(ctx, h) }
+
+// Checks are those of Config, nil where it has none.
+func (q *Request) Checks() Checks { return q.r.cfg.Checks }
 
 // Snapshot and Watch are those of AllocRunner.
 func (q *Request) Snapshot() Snapshot { return q.r.Snapshot() }
@@ -174,10 +190,11 @@ type bound struct {
 	timeout time.Duration
 	key     string // of its state
 	has     [phases]bool
-	saved   []byte // the state as it is, or is to be, in the store
-	zero    []byte // the state of a hook that has none yet
-	dirty   bool   // saved is not in the store
-	lost    bool   // a callback was abandoned
+	saved   []byte            // the state as it is, or is to be, in the store
+	zero    []byte            // the state of a hook that has none yet
+	dirty   bool              // saved is not in the store
+	lost    bool              // a callback was abandoned
+	shared  map[string][]byte // by the keys it publishes; as saved, nil: nothing yet
 	open    func(saved []byte) (session, error)
 }
 
@@ -204,7 +221,10 @@ func (h *Hook[S]) bind() *bound {
 	slot := state.Slot[S]{Key: "hook." + h.Name, Version: max(1, h.Version), Migrate: h.Migrate}
 	funcs := [phases]func(context.Context, *Request, *S) error{prerun: h.Prerun, update: h.Update,
 		preTaskRestart: h.PreTaskRestart, prekill: h.Prekill, postrun: h.Postrun, destroy: h.Destroy, shutdown: h.Shutdown}
-	b := &bound{name: h.Name, stage: h.Stage, timeout: h.Timeout, key: slot.Key}
+	b := &bound{name: h.Name, stage: h.Stage, timeout: h.Timeout, key: slot.Key, shared: map[string][]byte{}}
+	for _, key := range h.Publishes {
+		b.shared[key] = nil
+	}
 	for p, f := range funcs {
 		b.has[p] = f != nil
 	}

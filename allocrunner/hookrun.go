@@ -9,7 +9,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -34,6 +36,9 @@ type hooks struct {
 	path  state.Path
 	log   hclog.Logger
 	trace func(hook string, p phase, took time.Duration, err error)
+	// shown are the values of keys that are on disk, for tasks to read. Replaced,
+	// never changed.
+	shown atomic.Pointer[map[string][]byte]
 }
 
 // bindHooks makes the hooks of one alloc, in order.
@@ -64,6 +69,16 @@ func bindHooks(funcs []HookFunc, a *spec.Alloc) ([]*bound, error) {
 		if err := spec.CheckName(b.name); err != nil {
 			errs = append(errs, fmt.Errorf("allocrunner: Config.Hooks[%d]: name: %w", i, err))
 		}
+		for _, key := range slices.Sorted(maps.Keys(b.shared)) {
+			if err := spec.CheckName(key); err != nil {
+				errs = append(errs, fmt.Errorf("allocrunner: Config.Hooks[%d]: key: %w", i, err))
+			}
+			for _, o := range all {
+				if _, twice := o.shared[key]; twice {
+					errs = append(errs, fmt.Errorf("allocrunner: Config.Hooks[%d]: hooks %q and %q both publish key %q", i, o.name, b.name, key))
+				}
+			}
+		}
 		if slices.ContainsFunc(all, func(o *bound) bool { return o.name == b.name }) {
 			errs = append(errs, fmt.Errorf("allocrunner: Config.Hooks[%d]: a second hook named %q", i, b.name))
 		}
@@ -80,8 +95,32 @@ func (h *hooks) load(tx state.Tx) error {
 		b.saved = tx.Get(h.path, b.key)
 		_, err := b.open(b.saved)
 		errs = append(errs, err)
+		for key := range b.shared {
+			b.shared[key] = tx.Get(h.path, sharedKey(key))
+		}
 	}
+	h.show()
 	return errors.Join(errs...)
+}
+
+// show lets tasks see what the hooks have published.
+func (h *hooks) show() {
+	all := map[string][]byte{}
+	for _, b := range h.all {
+		maps.Copy(all, b.shared)
+	}
+	h.shown.Store(&all)
+}
+
+// readers are what tasks read the keys with.
+func (h *hooks) readers() map[string]func() []byte {
+	all := map[string]func() []byte{}
+	for _, b := range h.all {
+		for key := range b.shared {
+			all[key] = func() []byte { return (*h.shown.Load())[key] }
+		}
+	}
+	return all
 }
 
 // any says whether some hook has a callback for one of the phases.
@@ -151,42 +190,77 @@ func (h *hooks) call(ctx context.Context, b *bound, p phase, limit time.Duration
 	return nil
 }
 
-// guarded serves the callback's checkpoints until it is back or abandoned. All
-// writes are made here: what was abandoned cannot write any more.
+// desk is where a callback hands in what is to be kept. All writes are made on the
+// other side of it: what was abandoned cannot write any more.
+type desk struct {
+	wishes chan wish
+	over   chan struct{} // closed: nobody serves it
+}
+
+type wish struct {
+	raw    []byte // the hook's state; nil: only publish
+	key    string
+	value  []byte
+	answer chan error
+}
+
+func (d desk) ask(w wish) error {
+	w.answer = make(chan error, 1)
+	select {
+	case d.wishes <- w:
+		return <-w.answer
+	case <-d.over:
+		return taskrunner.ErrClosed
+	}
+}
+
+// save is Request.Checkpoint.
+func (d desk) save(s session) func() error {
+	return func() error {
+		raw, err := s.encode()
+		if err != nil {
+			return err
+		}
+		return d.ask(wish{raw: raw})
+	}
+}
+
+// publish is what Key.Publish asks for.
+func (d desk) publish(b *bound, p phase) func(string, []byte) error {
+	declared := b.shared // replaced, never changed
+	return func(key string, value []byte) error {
+		if _, ok := declared[key]; !ok || p != prerun && p != update {
+			return fmt.Errorf("allocrunner: hook %q publishes key %q in %s: it must name it in Publishes and do so in Prerun or Update", b.name, key, p)
+		}
+		return d.ask(wish{key: key, value: value})
+	}
+}
+
+// guarded serves the callback's wishes until it is back or abandoned.
 func (h *hooks) guarded(ctx context.Context, b *bound, p phase, late time.Duration, req Request) error {
 	s, err := b.open(b.saved)
 	if err != nil {
 		return err
 	}
-	type wish struct {
-		raw    []byte
-		answer chan error
-	}
-	wishes, over := make(chan wish), make(chan struct{})
-	defer close(over)
-	req.save = func() error {
-		raw, err := s.encode()
-		if err != nil {
-			return err
-		}
-		w := wish{raw, make(chan error, 1)}
-		select {
-		case wishes <- w:
-			return <-w.answer
-		case <-over:
-			return taskrunner.ErrClosed
-		}
-	}
+	d := desk{make(chan wish), make(chan struct{})}
+	defer close(d.over)
+	req.save, req.publish = d.save(s), d.publish(b, p)
+	news := map[string][]byte{}
 	c := guard.Spawn(func() error { return s.call(ctx, p, &req) })
 	ended, patience := ctx.Done(), (<-chan time.Time)(nil)
 	for {
 		select {
-		case w := <-wishes:
-			w.answer <- h.keep(b, w.raw)
+		case w := <-d.wishes:
+			if w.raw == nil {
+				news[w.key] = w.value
+				w.answer <- nil
+				continue
+			}
+			w.answer <- h.keep(b, w.raw, news)
 		case <-c.Done():
 			raw, err := s.encode()
 			if err == nil {
-				err = h.keep(b, raw)
+				err = h.keep(b, raw, news)
 			}
 			return errors.Join(c.Err(), err)
 		case <-ended:
@@ -202,22 +276,41 @@ func (h *hooks) guarded(ctx context.Context, b *bound, p phase, late time.Durati
 	}
 }
 
-// keep saves the hook's state if it changed. What the store does not take is kept
-// in memory; the loop writes it with its next commit.
-func (h *hooks) keep(b *bound, raw []byte) error {
+// keep saves the hook's state, and with it what it has published, if they changed.
+// What the store does not take is kept in memory; the loop writes it with its next
+// commit. Tasks see nothing before it is on disk.
+func (h *hooks) keep(b *bound, raw []byte, news map[string][]byte) error {
 	old := b.saved
 	if old == nil {
 		old = b.zero
 	}
-	if !b.dirty && bytes.Equal(raw, old) {
+	changed := b.dirty || !bytes.Equal(raw, old)
+	for key, value := range news {
+		if !bytes.Equal(b.shared[key], value) {
+			b.shared = maps.Clone(b.shared) // a callback may be looking for its keys
+			b.shared[key], changed = value, true
+		}
+	}
+	if !changed {
 		return nil
 	}
 	b.saved, b.dirty = raw, true
-	if err := h.store.Update(func(tx state.Tx) error { return tx.Put(h.path, b.key, raw) }); err != nil {
+	if err := h.store.Update(func(tx state.Tx) error { return h.putOne(tx, b) }); err != nil {
 		return &saveError{err}
 	}
 	b.dirty = false
+	h.show()
 	return nil
+}
+
+func (h *hooks) putOne(tx state.Tx, b *bound) error {
+	errs := []error{tx.Put(h.path, b.key, b.saved)}
+	for key, value := range b.shared {
+		if value != nil {
+			errs = append(errs, tx.Put(h.path, sharedKey(key), value))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // unsaved says whether some state could not be written.
@@ -227,9 +320,13 @@ func (h *hooks) unsaved() bool {
 
 // clean notes that put's writes are on disk.
 func (h *hooks) clean() {
+	if !h.unsaved() {
+		return
+	}
 	for _, b := range h.all {
 		b.dirty = false
 	}
+	h.show()
 }
 
 // put writes what could not be written.
@@ -237,7 +334,7 @@ func (h *hooks) put(tx state.Tx) error {
 	var errs []error
 	for _, b := range h.all {
 		if b.dirty {
-			errs = append(errs, tx.Put(h.path, b.key, b.saved))
+			errs = append(errs, h.putOne(tx, b))
 		}
 	}
 	return errors.Join(errs...)

@@ -41,6 +41,11 @@ type loop struct {
 
 	work    operation
 	results chan result
+
+	health     *health // replaced, never changed
+	diskHealth *health
+	judgeIn    time.Duration   // when it may look different by itself
+	checks     <-chan struct{} // closed when the alloc's checks change; nil: nobody waits for them
 }
 
 // operation is what runs beside the loop; the zero value is none.
@@ -69,6 +74,7 @@ func newLoop(r *AllocRunner) *loop {
 	l := &loop{
 		r: r, alloc: r.first.alloc, life: r.first.life, disk: r.Snapshot(), durable: r.first.stored,
 		seen: r.first.alloc, told: map[string]told{}, results: make(chan result, 1),
+		health: &r.first.health, diskHealth: &r.first.health, judgeIn: never,
 		commits: backoff{first: 100 * time.Millisecond, most: 10 * time.Second},
 		preruns: backoff{first: time.Second, most: time.Minute},
 	}
@@ -88,8 +94,8 @@ func (l *loop) run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
 	defer letGo()
-	if !l.durable {
-		_ = l.commit(l.life, l.alloc) // told by Durable, tried again by the loop
+	if next := l.born(l.life, l.alloc); !l.durable || next.Born != l.life.Born {
+		_ = l.commit(next, l.alloc) // told by Durable, tried again by the loop
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -112,6 +118,7 @@ func (l *loop) run(ctx context.Context) error {
 		case res := <-l.results:
 			l.finish(res)
 		case <-l.r.poke:
+		case <-l.checks:
 		case <-timer.C:
 		case <-ctx.Done():
 			return l.detach(ctx)
@@ -121,7 +128,7 @@ func (l *loop) run(ctx context.Context) error {
 
 // nextWake is how long nothing happens by itself.
 func (l *loop) nextWake() time.Duration {
-	wait := time.Duration(1<<63 - 1)
+	wait := l.judgeIn
 	now := time.Now()
 	if !l.durable {
 		wait = min(wait, l.commits.left(now))
@@ -134,7 +141,10 @@ func (l *loop) nextWake() time.Duration {
 			wait = min(wait, left)
 		}
 	}
-	return wait
+	if left, ok := l.runTime(); ok && left > 0 {
+		wait = min(wait, left)
+	}
+	return min(wait, l.healthyIn())
 }
 
 // evaluate asks the plan until it is quiet, and follows it.
@@ -169,14 +179,15 @@ func (l *loop) evaluate(ctx context.Context) {
 // needs no write, for New sees it too.
 func (l *loop) settle(next *life, tasks []view) bool {
 	old := *next
+	found := l.assess(tasks)
 	next.Status, next.Desc = status(tasks, *next)
 	if next.FinishedAt.IsZero() && !slices.ContainsFunc(tasks, func(t view) bool { return !t.dead() }) {
 		next.FinishedAt = l.finishedAt()
 	}
-	if l.work.op == opNone && !l.r.hooks.any(prekill, postrun) {
+	if l.work.op == opNone && !l.r.hooks.any(prekill, postrun) && len(l.health.Untold) == 0 {
 		l.over = l.over || !slices.ContainsFunc(tasks, func(t view) bool { return !t.over })
 	}
-	return next.Status != old.Status || next.Desc != old.Desc || !next.FinishedAt.Equal(old.FinishedAt)
+	return found || next.Status != old.Status || next.Desc != old.Desc || !next.FinishedAt.Equal(old.FinishedAt)
 }
 
 // finishedAt is when the last task ended.
@@ -193,12 +204,13 @@ func (l *loop) finishedAt() time.Time {
 // views is what the plan sees of the tasks.
 func (l *loop) views() []view {
 	vs := make([]view, 0, len(l.r.tasks))
+	healthy := l.healthyTasks()
 	for _, t := range l.r.tasks {
 		s, def := t.Snapshot(), l.alloc.Task(t.name)
 		v := view{
 			name: t.name, hook: def.Hook(), sidecar: def.IsSidecar(),
 			state: s.State(), failed: s.Failed, gone: s.Final, over: s.Phase == taskrunner.Dead && s.Durable,
-			ran: !s.StartedAt.IsZero(),
+			ran: !s.StartedAt.IsZero(), deps: def.DependsOn, healthy: healthy[t.name],
 		}
 		v.leader = def.Leader && !v.poststop()
 		v.up = v.ran && !s.StartedAt.Equal(l.life.Round[t.name])
@@ -233,6 +245,10 @@ func (l *loop) input() input {
 	in := input{
 		stop: l.alloc.Stopped(), ready: l.ready, retry: l.preruns.left(time.Now()) > 0,
 		left: l.left || !l.r.hooks.any(prekill), changed: l.changed, durable: l.durable, asking: l.work.op == opRestart,
+		untold: len(l.health.Untold) > 0,
+	}
+	if left, ok := l.runTime(); ok {
+		in.expired = left <= 0
 	}
 	for _, t := range l.r.tasks {
 		in.durable = in.durable && t.Snapshot().Durable
@@ -316,6 +332,11 @@ func (l *loop) finish(res result) {
 			next.Kill = l.departed(*k, l.views())
 			_ = l.commit(next, l.alloc)
 		}
+	case opTell:
+		if res.err == nil {
+			l.health = &health{Found: l.health.Found, Watch: l.health.Watch}
+			_ = l.commit(l.life, l.alloc)
+		}
 	case opPostrun:
 		l.over, l.leftover = true, res.err
 		if next := l.life; res.err == nil {
@@ -368,7 +389,12 @@ func (l *loop) finishPrerun(err error) {
 // decide completes an ending: its reason, and what follows where no prekill hook
 // has to run first.
 func (l *loop) decide(e ending, tasks []view) *ending {
+	if l.life.Kill != nil && e.Cause == l.life.Kill.Cause {
+		return &e // only wider than it was
+	}
 	switch e.Cause {
+	case CauseMaxRun:
+		e.Reason = fmt.Sprintf("its maximum run time of %s has passed", l.alloc.Settings.MaxRun)
 	case CauseStopped:
 		if e.Reason = l.alloc.DesiredReason; e.Reason == "" {
 			e.Reason = "the control plane wants it stopped"

@@ -21,17 +21,20 @@ const (
 	opKill    op = "kill"    // targets are told to die
 	opRestart op = "restart" // targets are told to begin a new attempt
 	opPostrun op = "postrun" // postrun hooks; all tasks are dead
+	opTell    op = "tell"    // tasks learn why the alloc is not healthy
 )
 
 // input is what the plan knows beside tasks and life: facts of this Run only.
 type input struct {
 	stop    bool // the control plane wants the alloc stopped
+	expired bool // its maximum run time has passed
 	ready   bool // prerun hooks have succeeded in this Run
 	retry   bool // a failed prerun waits for its next try
 	left    bool // prekill hooks have run, or there are none
 	held    bool // the shutdown delay is not over
 	changed bool // an update was accepted that hooks and tasks have not seen
 	asking  bool // opRestart is at work: it may still reach a task
+	untold  bool // the alloc was found unhealthy, and the tasks do not know
 	durable bool // everything known is on disk
 }
 
@@ -50,6 +53,9 @@ type decision struct {
 func plan(tasks []view, l life, in input) decision {
 	if l.Done {
 		return decision{}
+	}
+	if e := expiry(tasks, l, in); e != nil {
+		return decision{end: e}
 	}
 	if l.Kill == nil {
 		if e := end(tasks, l, in); e != nil {
@@ -74,6 +80,8 @@ func next(tasks []view, l life, in input) (op, []string) {
 	others := !slices.ContainsFunc(tasks, func(t view) bool { return !t.dead() && !t.poststop() })
 	ending := l.Kill != nil || others
 	switch {
+	case in.untold && in.durable:
+		return opTell, nil
 	case ending && !in.left:
 		return opPrekill, nil
 	case !slices.ContainsFunc(tasks, func(t view) bool { return !t.over }):
@@ -142,6 +150,23 @@ func end(tasks []view, l life, in input) *ending {
 	return nil
 }
 
+// expiry ends what still lives when the maximum run time has passed, poststop
+// tasks too. An end that was decided before keeps its cause.
+func expiry(tasks []view, l life, in input) *ending {
+	if !in.expired || !slices.ContainsFunc(tasks, func(t view) bool { return !t.dead() }) {
+		return nil
+	}
+	if l.Kill == nil {
+		return &ending{Cause: CauseMaxRun, Force: Complete, Poststop: true}
+	}
+	if l.Kill.Poststop {
+		return nil
+	}
+	k := *l.Kill
+	k.Poststop = true
+	return &k
+}
+
 // spares says that poststop tasks outlive the end: unless a kill names them, or
 // none of the others ever ran, so that there is nothing to clean up.
 func spares(tasks []view, l life) bool {
@@ -204,8 +229,11 @@ func open(t view, tasks []view, l life, in input) bool {
 	case !in.ready:
 		return false
 	case t.poststop():
-		return in.left && spares(tasks, l) && !slices.ContainsFunc(tasks, func(o view) bool { return !o.poststop() && !o.dead() })
+		return in.left && spares(tasks, l) && t.depends(tasks) &&
+			!slices.ContainsFunc(tasks, func(o view) bool { return !o.poststop() && !o.dead() })
 	case l.Kill != nil || l.Status.Terminal() || l.Restart != nil && l.Restart.has(t):
+		return false
+	case !t.depends(tasks):
 		return false
 	}
 	switch t.hook {
@@ -217,4 +245,23 @@ func open(t view, tasks []view, l life, in input) bool {
 		return !slices.ContainsFunc(tasks, func(o view) bool { return o.hook == spec.LifecycleMain && !o.up })
 	}
 	return true
+}
+
+// depends says that what the task depends on holds now.
+func (v view) depends(tasks []view) bool {
+	return !slices.ContainsFunc(v.deps, func(d spec.Dependency) bool {
+		i := slices.IndexFunc(tasks, func(o view) bool { return o.name == d.Task })
+		return i >= 0 && !tasks[i].fulfils(d.Condition) && !(v.poststop() && tasks[i].dead())
+	})
+}
+
+// fulfils says whether a task that depends on v need not wait any more.
+func (v view) fulfils(c spec.Condition) bool {
+	switch c {
+	case spec.DependCompleted:
+		return v.ok()
+	case spec.DependHealthy:
+		return v.ok() || v.healthy
+	}
+	return v.up
 }

@@ -57,56 +57,81 @@ func newModel(t *testing.T, data []byte) *model {
 // step asks the plan until it is quiet and carries out what it says.
 func (m *model) step() {
 	for range 40 {
-		d := plan(m.tasks, m.life, m.in)
-		m.check(d)
-		m.open = map[string]bool{}
-		for _, n := range d.open {
-			m.open[n] = true
-		}
-		old := m.life.Status
-		m.life.Status, m.life.Desc = status(m.tasks, m.life)
-		if old.Terminal() && m.life.Status != old || old == Running && m.life.Status == Pending {
-			m.t.Fatalf("status went back from %s to %s", old, m.life.Status)
-		}
-		switch {
-		case d.end != nil:
-			m.life.Kill, m.life.Restart = d.end, nil
-		case d.restarted:
-			m.life.Restart = nil
-		case d.op == opPrerun:
-			m.in.ready = true
-		case d.op == opUpdate:
-			m.in.changed = false
-		case d.op == opPrekill:
-			m.in.left = true
-		case d.op == opPostrun:
-			m.life.Done = true
-		case d.op == opKill:
-			for i := range m.tasks {
-				if slices.Contains(d.targets, m.tasks[i].name) {
-					m.tasks[i].told = true
-					if !m.tasks[i].ran {
-						m.tasks[i].state, m.tasks[i].gone, m.tasks[i].over = taskrunner.Dead, true, true
-					}
-				}
-			}
-		case d.op == opRestart:
-			for i := range m.tasks {
-				if t := &m.tasks[i]; slices.Contains(d.targets, t.name) {
-					t.moved, t.state, t.gone, t.over, t.failed = true, taskrunner.Pending, false, false, false
-					t.up = t.up && !m.life.Restart.Fresh
-				}
-			}
-		default:
+		if !m.once() {
 			return
 		}
 	}
 	m.t.Fatalf("the plan does not come to rest: %s", plan(m.tasks, m.life, m.in))
 }
 
+// once asks the plan and carries out what it says; false: nothing.
+func (m *model) once() bool {
+	d := plan(m.tasks, m.life, m.in)
+	m.check(d)
+	m.open = map[string]bool{}
+	for _, n := range d.open {
+		m.open[n] = true
+	}
+	old := m.life.Status
+	m.life.Status, m.life.Desc = status(m.tasks, m.life)
+	if old.Terminal() && m.life.Status != old || old == Running && m.life.Status == Pending {
+		m.t.Fatalf("status went back from %s to %s", old, m.life.Status)
+	}
+	switch {
+	case d.end != nil:
+		if k := m.life.Kill; k != nil && (k.Cause != d.end.Cause || k.Poststop && !d.end.Poststop) {
+			m.t.Fatalf("the end by %s became one by %s", k.Cause, d.end.Cause)
+		}
+		m.life.Kill, m.life.Restart = d.end, nil
+	case d.restarted:
+		m.life.Restart = nil
+	default:
+		return m.operate(d)
+	}
+	return true
+}
+
+func (m *model) operate(d decision) bool {
+	switch d.op {
+	case opPrerun:
+		m.in.ready = true
+	case opUpdate:
+		m.in.changed = false
+	case opTell:
+		m.in.untold = false
+	case opPrekill:
+		m.in.left = true
+	case opPostrun:
+		m.life.Done = true
+	case opKill:
+		for i := range m.tasks {
+			if t := &m.tasks[i]; slices.Contains(d.targets, t.name) {
+				if t.told = true; t.state == taskrunner.Pending { // nothing to end but a backoff
+					t.state, t.gone, t.over = taskrunner.Dead, true, true
+				}
+			}
+		}
+	case opRestart:
+		for i := range m.tasks {
+			if t := &m.tasks[i]; slices.Contains(d.targets, t.name) {
+				t.moved, t.state, t.gone, t.over, t.failed = true, taskrunner.Pending, false, false, false
+				t.up = t.up && !m.life.Restart.Fresh
+			}
+		}
+	default:
+		return false
+	}
+	return true
+}
+
 func (m *model) check(d decision) {
 	for _, n := range d.open {
 		t := m.get(n)
+		for _, dep := range t.deps {
+			if o := m.get(dep.Task); !t.poststop() && (dep.Condition == spec.DependCompleted && !o.ok() || dep.Condition == spec.DependStarted && !o.up) {
+				m.t.Fatalf("gate of %s opened before %s is %s", n, dep.Task, dep.Condition)
+			}
+		}
 		if t.dead() {
 			m.t.Fatalf("gate of dead %s opened", n)
 		}

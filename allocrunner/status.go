@@ -35,6 +35,7 @@ type Cause string
 const (
 	CauseKilled  Cause = "killed"  // somebody called Kill
 	CauseStopped Cause = "stopped" // the control plane wants it stopped
+	CauseMaxRun  Cause = "max run" // its maximum run time has passed
 	CauseSetup   Cause = "setup"   // a prerun hook failed: every task is failed
 	CauseLeader  Cause = "leader"  // the leader ended
 	CauseSibling Cause = "sibling" // a task failed
@@ -57,6 +58,9 @@ type Snapshot struct {
 	// FinishedAt is when all tasks were dead; zero before. A terminal status may
 	// be known earlier.
 	FinishedAt time.Time `json:"finished_at,omitzero"`
+	// Health is what was found out last, nil before. It may be of an earlier
+	// deployment than the alloc's.
+	Health *spec.Health `json:"health,omitempty"`
 	// Done says that the alloc is over: postrun hooks have run, Run returns nil.
 	Done bool `json:"done"`
 	// Leftover is what postrun hooks could not give back; Destroy and the next Run
@@ -78,7 +82,11 @@ type life struct {
 	// began: its start time at that moment.
 	Round map[string]time.Time `json:"round,omitempty"`
 	Scope string               `json:"scope,omitempty"` // of its supervisor
-	Done  bool                 `json:"done,omitempty"`  // postrun hooks ran; nothing is left but the directory
+	// Born is when this node took the alloc on, Age how long it had existed then by
+	// the wall clock: from there on a clock that jumps changes nothing.
+	Born bootclock.Instant `json:"born,omitzero"`
+	Age  time.Duration     `json:"age,omitempty"`
+	Done bool              `json:"done,omitempty"` // postrun hooks ran; nothing is left but the directory
 }
 
 // ending is why and how an alloc is brought to its end.
@@ -109,15 +117,17 @@ type view struct {
 	hook    spec.LifecycleHook
 	sidecar bool
 	leader  bool
+	deps    []spec.Dependency
 
-	state  taskrunner.Phase // as reported: pending, running, dead
-	ran    bool             // was ever started
-	up     bool             // was started since the lifecycle last began
-	failed bool
-	gone   bool // its process is, for good: the next in kill order may go
-	over   bool // dead, and its stop hooks have run
-	told   bool // knows of the kill or the restart in progress
-	moved  bool // has the new attempt that the restart in progress asks for
+	state   taskrunner.Phase // as reported: pending, running, dead
+	ran     bool             // was ever started
+	up      bool             // was started since the lifecycle last began
+	failed  bool
+	healthy bool // has run for long enough, and its checks pass
+	gone    bool // its process is, for good: the next in kill order may go
+	over    bool // dead, and its stop hooks have run
+	told    bool // knows of the kill or the restart in progress
+	moved   bool // has the new attempt that the restart in progress asks for
 }
 
 func (v view) dead() bool     { return v.state == taskrunner.Dead }

@@ -13,6 +13,8 @@ import (
 func allocSlot() state.Slot[*spec.Alloc] { return state.Slot[*spec.Alloc]{Key: "alloc", Version: 1} }
 func lifeSlot() state.Slot[life]         { return state.Slot[life]{Key: "status", Version: 1} }
 
+func healthSlot() state.Slot[health] { return state.Slot[health]{Key: "health", Version: 1} }
+
 // path is the alloc's node in the store. All of the alloc is below it.
 func path(id string) state.Path { return state.Path{"v1", "alloc", id} }
 
@@ -50,7 +52,10 @@ func (r *AllocRunner) load() error {
 				r.first.alloc = stored
 			}
 		}
-		r.first.life, r.first.restored, err = lifeSlot().Load(tx, r.path)
+		if r.first.life, r.first.restored, err = lifeSlot().Load(tx, r.path); err != nil {
+			return err
+		}
+		r.first.health, _, err = healthSlot().Load(tx, r.path)
 		return err
 	})
 	if err != nil {

@@ -104,7 +104,7 @@ func (l *loop) update(a *spec.Alloc) error {
 		stop.DesiredStatus, stop.DesiredReason, stop.ModifyIndex = a.DesiredStatus, a.DesiredReason, a.ModifyIndex
 		a = stop
 	}
-	tasks, next := l.views(), l.life
+	tasks, next := l.views(), l.born(l.life, a)
 	if !a.Stopped() || next.Kill != nil {
 		if err := l.try(next, a); err != nil {
 			return err

@@ -33,6 +33,8 @@ func (l *loop) prepare(d decision) func(context.Context) result {
 			}
 			return result{err: errors.Join(err, join(all, each(all, func(t *task) error { return t.Update(ctx, a) })))}
 		}
+	case opTell:
+		return l.tell()
 	case opPrekill:
 		if l.life.Kill != nil {
 			req.Cause = l.life.Kill.Cause
