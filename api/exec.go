@@ -5,11 +5,13 @@ package api
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"sync"
@@ -72,7 +74,10 @@ func (s *server) exec(w http.ResponseWriter, r *http.Request) error {
 		return nil // the client has left
 	}
 	call := nodekeep.ExecCall{AllocID: al.Alloc.ID, Task: req.Task, By: who(r)}
-	s.converse(r.Context(), conn, rw.Reader, call, req)
+	// What the server has read already, then the connection itself: the server's
+	// reader would end the request's context with the client.
+	early, _ := rw.Peek(rw.Reader.Buffered())
+	s.converse(r.Context(), conn, bufio.NewReaderSize(io.MultiReader(bytes.NewReader(early), conn), chunk), call, req)
 	return nil
 }
 
