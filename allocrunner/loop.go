@@ -42,8 +42,13 @@ type loop struct {
 	work    operation
 	results chan result
 
-	health     *health // replaced, never changed
-	diskHealth *health
+	outlook
+}
+
+// outlook is what the loop knows of the alloc's health.
+type outlook struct {
+	health     *health         // replaced, never changed
+	diskHealth *health         // as last written
 	judgeIn    time.Duration   // when it may look different by itself
 	checks     <-chan struct{} // closed when the alloc's checks change; nil: nobody waits for them
 }
@@ -74,7 +79,7 @@ func newLoop(r *AllocRunner) *loop {
 	l := &loop{
 		r: r, alloc: r.first.alloc, life: r.first.life, disk: r.Snapshot(), durable: r.first.stored,
 		seen: r.first.alloc, told: map[string]told{}, results: make(chan result, 1),
-		health: &r.first.health, diskHealth: &r.first.health, judgeIn: never,
+		outlook: outlook{health: &r.first.health, diskHealth: &r.first.health, judgeIn: never},
 		commits: backoff{first: 100 * time.Millisecond, most: 10 * time.Second},
 		preruns: backoff{first: time.Second, most: time.Minute},
 	}
