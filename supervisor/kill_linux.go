@@ -5,6 +5,7 @@ package supervisor
 
 import (
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -47,25 +48,26 @@ func setMark(mark uint64) (back func()) {
 	return func() { _ = syscall.Setrlimit(rlimitRTTime, &was) }
 }
 
-// markedWith returns the mark of a process, 0 if it has none.
-func markedWith(pid int) uint64 {
+// markedWith returns the mark of a process, 0 if it has none. It is not known of
+// one that has ended.
+func markedWith(pid int) (mark uint64, known bool) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/limits")
-	if err != nil {
-		return 0
+	if err != nil || len(b) == 0 {
+		return 0, false
 	}
 	_, rest, ok := strings.Cut(string(b), "Max realtime timeout")
 	if !ok {
-		return 0
+		return 0, true
 	}
 	f := strings.Fields(rest)
 	if len(f) == 0 {
-		return 0
+		return 0, true
 	}
 	n, err := strconv.ParseUint(f[0], 10, 64)
 	if err != nil || n&markBit == 0 || n >= 2*markBit {
-		return 0
+		return 0, true
 	}
-	return n
+	return n, true
 }
 
 // sweep sends sig to every process with the mark, and to every member of the
@@ -79,56 +81,105 @@ func sweep(mark uint64, pid int, start uint64, sig syscall.Signal) (found int) {
 	return found
 }
 
-// members calls each for all that sweep would find.
-func members(mark uint64, pid int, start uint64, each func(pid int, start uint64)) {
+// members calls each for all that sweep would find, and returns how many
+// processes had ended before it got to look at them.
+func members(mark uint64, pid int, start uint64, each func(pid int, start uint64)) (missed int) {
 	session := ""
 	if pid != 0 && startOf(pid) == start {
 		session = strconv.Itoa(pid)
 	}
 	d, err := os.Open("/proc")
 	if err != nil {
-		return
+		return 0
 	}
 	names, _ := d.Readdirnames(-1)
 	_ = d.Close()
-	for _, name := range names {
+	for _, name := range slices.Backward(names) { // the newest first: what forks and ends is there
 		p, err := strconv.Atoi(name)
 		if err != nil || p <= 1 || p == os.Getpid() {
 			continue
 		}
 		st := procStat(p)
-		if st == nil || st[statState] == "Z" || st[statState] == "X" {
+		if st == nil {
+			missed++
 			continue
 		}
-		if (session == "" || st[statSession] != session) && (mark == 0 || !carries(markedWith(p), mark)) {
+		ours := session != "" && st[statSession] == session
+		if !ours {
+			m, known := markedWith(p)
+			if !known {
+				missed++
+			}
+			ours = mark != 0 && carries(m, mark)
+		}
+		if !ours {
+			continue
+		}
+		if st[statState] == "Z" || st[statState] == "X" {
+			missed++ // it may have had a child since it was listed
 			continue
 		}
 		began, _ := strconv.ParseUint(st[statStart], 10, 64)
 		each(p, began)
 	}
+	return missed
 }
 
+// surePasses is how often sweepAll looks, finding nothing, while processes end
+// under its eyes that may have been ours and have left a child.
+const surePasses = 20
+
 // sweepAll kills all that carries the mark until nothing is left, and returns
-// what does not die.
+// what does not die. A task that forks and ends faster than it is looked for is
+// not taken for gone: nothing is left once a look found nothing and missed
+// nothing.
 func sweepAll(mark uint64) (left int) {
 	end := time.Now().Add(destroyBound)
+	empty := 0
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
-		if left = sweep(mark, 0, 0, syscall.SIGKILL); left == 0 || time.Now().After(end) {
+		left = 0
+		missed := members(mark, 0, 0, func(pid int, start uint64) {
+			left++
+			killGroupOf(pid, start)
+		})
+		if empty++; left > 0 {
+			empty = 0
+		}
+		if left == 0 && (missed == 0 || empty == surePasses) || time.Now().After(end) {
 			return left
 		}
-		time.Sleep(pause)
+		if left > 0 {
+			time.Sleep(pause)
+		}
 	}
+}
+
+// killGroupOf kills a process and its process group, all at once. A group is
+// within one session, so that all of it is the task's, and its number cannot
+// become another's while a member is held by SIGSTOP.
+func killGroupOf(pid int, start uint64) {
+	if !signalExactly(pid, start, syscall.SIGSTOP) {
+		return
+	}
+	if st := procStat(pid); st != nil && st[statStart] == strconv.FormatUint(start, 10) {
+		if group, _ := strconv.Atoi(st[statGroup]); group > 1 && group != syscall.Getpgrp() {
+			_ = syscall.Kill(-group, syscall.SIGKILL)
+		}
+	}
+	signalExactly(pid, start, syscall.SIGKILL)
 }
 
 // signalExactly reaches one process and never another that has its pid by now.
-func signalExactly(pid int, start uint64, sig syscall.Signal) {
+func signalExactly(pid int, start uint64, sig syscall.Signal) (sent bool) {
 	const sysPidfdSendSignal = 424
 	fd, _, e := syscall.Syscall(sysPidfdOpen, uintptr(pid), 0, 0)
 	if e != 0 {
-		return
+		return false
 	}
 	if startOf(pid) == start {
-		_, _, _ = syscall.Syscall6(sysPidfdSendSignal, fd, uintptr(sig), 0, 0, 0, 0)
+		_, _, e = syscall.Syscall6(sysPidfdSendSignal, fd, uintptr(sig), 0, 0, 0, 0)
+		sent = e == 0
 	}
 	_ = syscall.Close(int(fd))
+	return sent
 }

@@ -183,7 +183,7 @@ func (s *server) prove(t *task) (*os.File, error) {
 	if err != nil {
 		return nil, errors.New("pid " + itoa(t.st.PID) + " is gone or another process")
 	}
-	if m := markedWith(t.st.PID); m != 0 {
+	if m, _ := markedWith(t.st.PID); m != 0 {
 		t.mark = m
 	}
 	s.endOlder(t.st.PID)

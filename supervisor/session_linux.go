@@ -155,7 +155,7 @@ func (s *Scope) Procs(id string) (pids []int) {
 		return nil
 	}
 	mark := markOf(s.dir, id)
-	if m := markedWith(i.PID); m != 0 && startOf(i.PID) == i.Start {
+	if m, _ := markedWith(i.PID); m != 0 && startOf(i.PID) == i.Start {
 		mark = m &^ execBits // the directory may have had another name
 	}
 	members(mark, i.PID, i.Start, func(pid int, _ uint64) { pids = append(pids, pid) })

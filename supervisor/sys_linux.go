@@ -15,6 +15,7 @@ import (
 const (
 	statState   = 0
 	statParent  = 1
+	statGroup   = 2
 	statSession = 3
 	statStart   = 19
 	statExit    = 49

@@ -357,7 +357,12 @@ func (s *server) killAll(t *task) {
 		pid = 0 // says nothing any more
 	}
 	s.mu.Unlock()
-	sweep(t.mark, pid, start, syscall.SIGKILL)
+	// What one forked while it was looked for is found the next time.
+	if sweep(t.mark, pid, start, syscall.SIGKILL) > 0 {
+		if left := sweepAll(t.mark); left > 0 {
+			println("supervisor:", left, "processes of", t.spec.ID, "do not die")
+		}
+	}
 }
 
 func (s *server) killGroup(t *task) {

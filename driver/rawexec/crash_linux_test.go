@@ -95,6 +95,23 @@ func TestNoCgroups(t *testing.T) {
 	r.destroy(c, h)
 }
 
+// One that forks and ends, again and again, is not missed by a kill that looks for
+// it: what appears while the kill looks is found the next time.
+func TestNoCgroupsForkChain(t *testing.T) {
+	r := newRig(t, Config{Enabled: true, NoCgroups: true})
+	c := r.task("n/web/0", map[string]any{"command": "/bin/sh", "args": []string{"-c", `
+		(setsid sh -c 'n=0; f() { n=$((n+1)); [ $n -lt 100000 ] && f & }; f' &)
+		sh -c 'n=0; f() { n=$((n+1)); [ $n -lt 100000 ] && f & }; f' &
+		trap "" TERM; echo up; while :; do sleep 1; done`}})
+	out := r.logs(&c)
+	h := r.mustStart(c)
+	eventually(t, "the task", func() bool { return out() == "up\n" })
+	require.NoError(t, r.d.Stop(r.ctx(), c.ID, "SIGTERM", 50*time.Millisecond))
+	require.Equal(t, driver.ExitResult{Code: 137, Signal: 9}, r.wait(c.ID))
+	eventually(t, "the end of all", func() bool { return len(r.alive()) == 0 })
+	r.destroy(c, h)
+}
+
 // FF-064: a killed supervisor is not the end of the task: same process, true exit
 // code later; and the Wait under way goes on.
 func TestSupervisorKilled(t *testing.T) {
