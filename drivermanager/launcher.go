@@ -15,8 +15,8 @@ import (
 // Launcher finds drivers that are programs of their own and runs them. The wire is
 // its business: this package links none. Methods may be called from any goroutine.
 type Launcher interface {
-	// List names what can be launched, sorted.
-	List() ([]string, error)
+	// List names what can be launched, sorted by name.
+	List() ([]Program, error)
 	// Launch starts a driver and configures it. It blocks until the driver can be
 	// used or ctx ends; after an error nothing of it is left.
 	Launch(ctx context.Context, name string, l Launch) (Plugin, error)
@@ -26,7 +26,13 @@ type Launcher interface {
 	// Remove ends the process of a record, if it is still the same, and removes
 	// what belongs to it. Nothing left is no error.
 	Remove(record json.RawMessage) error
+	// Sweep does that for all processes that were launched into directories below
+	// dir and are not in keep: an agent may have died before it noted them.
+	Sweep(dir string, keep []json.RawMessage) error
 }
+
+// Program is something a Launcher can launch. ID changes when the program does.
+type Program struct{ Name, ID string }
 
 // Launch is what a driver is started with.
 type Launch struct {
@@ -44,7 +50,7 @@ type Launch struct {
 type Plugin interface {
 	// Driver is usable until Done; its calls end with ErrPluginGone then.
 	Driver() driver.Driver
-	// Record is what Reattach needs.
+	// Record is what Reattach needs; nil where there is nothing to reattach to.
 	Record() json.RawMessage
 	// Done is closed when the process has ended, How says how.
 	Done() <-chan struct{}

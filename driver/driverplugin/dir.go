@@ -12,8 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
+	"time"
 
 	"github.com/nodekeep/nodekeep/drivermanager"
 	"github.com/nodekeep/nodekeep/internal/pluginproc"
@@ -29,27 +29,26 @@ type Directory struct{ path string }
 func Dir(path string) *Directory { return &Directory{path: path} }
 
 // List names the programs, sorted. On Windows .exe is no part of a name.
-func (d *Directory) List() ([]string, error) {
+func (d *Directory) List() ([]drivermanager.Program, error) {
 	entries, err := os.ReadDir(d.path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("driverplugin: plugin directory: %w", err)
 	}
-	var names []string
+	var list []drivermanager.Program
 	for _, e := range entries {
 		st, err := os.Stat(filepath.Join(d.path, e.Name()))
 		if err != nil || !st.Mode().IsRegular() || strings.HasPrefix(e.Name(), ".") {
 			continue
 		}
-		name, exe := strings.CutSuffix(e.Name(), ".exe")
-		if runtime.GOOS == "windows" && exe || runtime.GOOS != "windows" && st.Mode()&0o111 != 0 {
-			if runtime.GOOS != "windows" {
-				name = e.Name()
-			}
-			names = append(names, name)
+		name, runs := e.Name(), st.Mode()&0o111 != 0
+		if runtime.GOOS == "windows" {
+			name, runs = strings.CutSuffix(name, ".exe")
+		}
+		if runs {
+			list = append(list, drivermanager.Program{Name: name, ID: fmt.Sprintf("%d bytes of %s", st.Size(), st.ModTime().UTC().Format(time.RFC3339Nano))})
 		}
 	}
-	slices.Sort(names)
-	return names, nil
+	return list, nil // as ReadDir sorts them
 }
 
 // program is the file of a name. A name is never a way out of the directory.
@@ -92,4 +91,16 @@ func (d *Directory) Remove(record json.RawMessage) error {
 		return fmt.Errorf("driverplugin: the record cannot be read: %w", err)
 	}
 	return pluginproc.Remove(rec)
+}
+
+// Sweep implements drivermanager.Launcher.
+func (d *Directory) Sweep(dir string, keep []json.RawMessage) error {
+	var kept []pluginproc.Record
+	for _, raw := range keep {
+		var rec pluginproc.Record
+		if err := json.Unmarshal(raw, &rec); err == nil { // one that cannot be read keeps nothing
+			kept = append(kept, rec)
+		}
+	}
+	return pluginproc.Sweep(dir, kept)
 }

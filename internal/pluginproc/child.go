@@ -7,9 +7,11 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +23,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/go-plugin/runner"
 )
+
+const processName = "process"
 
 // maxLine is the longest line that is looked into.
 const maxLine = 64 << 10
@@ -84,7 +88,11 @@ func (c *child) start() error {
 		return err
 	}
 	c.cmd.Stdout, c.cmd.Stderr = w, errs
-	err = c.cmd.Start()
+	// It is there before the process is, so that Sweep takes the directory for ours.
+	err = os.WriteFile(filepath.Join(c.spec.Dir, processName), nil, 0o600)
+	if err == nil {
+		err = c.cmd.Start()
+	}
 	_ = w.Close()
 	if err != nil {
 		_ = r.Close()
@@ -104,6 +112,24 @@ func (c *child) start() error {
 		c.work.Wait()
 		close(c.end)
 	}()
+	return c.note()
+}
+
+// note writes down who the process is.
+func (c *child) note() error {
+	start, boot, err := identify(c.pid())
+	if errors.Is(err, ErrStale) || errors.Is(err, fs.ErrNotExist) {
+		return nil // it has ended already
+	}
+	if err == nil {
+		var raw []byte
+		if raw, err = json.Marshal(Record{Pid: c.pid(), Start: start, BootID: boot, Dir: c.spec.Dir}); err == nil {
+			err = os.WriteFile(filepath.Join(c.spec.Dir, processName), raw, 0o600)
+		}
+	}
+	if err != nil {
+		return errors.Join(err, c.kill())
+	}
 	return nil
 }
 

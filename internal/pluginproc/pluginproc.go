@@ -8,6 +8,7 @@
 //	Launch ──▶ process ──▶ line on stdout ──▶ connection
 //	Reattach(Record) ──▶ same pid, start time, boot? ──▶ connection
 //
+//	<Dir>/process     who the process is, for Sweep
 //	<Dir>/stderr      what the plugin logs: a file, so that no death of an agent
 //	                  ends a plugin that writes; read by follow.go
 //	<Dir>/stderr.pos  how far it was read
@@ -20,11 +21,14 @@ package pluginproc
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -215,6 +219,30 @@ func Remove(rec Record) error {
 		return nil
 	}
 	return os.RemoveAll(rec.Dir)
+}
+
+// Sweep removes the processes and directories below root that Launch made and that
+// no record in keep is of: those of agents that died before they noted them.
+func Sweep(root string, keep []Record) error {
+	entries, err := os.ReadDir(root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	errs := []error{err}
+	for _, e := range entries {
+		dir := filepath.Join(root, e.Name())
+		raw, err := os.ReadFile(filepath.Join(dir, processName))
+		if err != nil || slices.ContainsFunc(keep, func(r Record) bool { return r.Dir == dir }) {
+			continue // not ours, or accounted for
+		}
+		var rec Record
+		if json.Unmarshal(raw, &rec) != nil { // it was being written
+			rec = Record{}
+		}
+		rec.Dir = dir
+		errs = append(errs, Remove(rec))
+	}
+	return errors.Join(errs...)
 }
 
 // config is what launching and reattaching have in common. go-plugin's own

@@ -1,0 +1,333 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+package drivermanager
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nodekeep/nodekeep/driver"
+)
+
+const (
+	// launchTimeout bounds the start of a program, reattachTimeout a reattach.
+	launchTimeout   = 2 * time.Minute
+	reattachTimeout = 30 * time.Second
+	// recoverTimeout bounds one task's recovery after its driver's death.
+	recoverTimeout = 30 * time.Second
+	recoverMany    = 16
+	closeTimeout   = 10 * time.Second
+	// firstBackoff is the pause before the second start in a row; the first comes
+	// at once. A program that stayed for steady is new.
+	firstBackoff = 500 * time.Millisecond
+	steady       = time.Minute
+)
+
+// errRefused says that a program may not be used, whatever it does.
+var errRefused = errors.New("drivermanager: refused")
+
+// instance is one program and its process. Its goroutine owns what is not below
+// "shared".
+type instance struct {
+	m        *Manager
+	launcher Launcher
+	launch   int // of Config.Launchers
+	program  Program
+	set      Settings
+	rank     int
+	log      hclog.Logger
+	stored   *stored
+	evict    chan struct{} // closed when another took its driver's name
+	gone     sync.Once
+
+	// shared, under m.mu
+	managed     *managed
+	health      driver.HealthState
+	description string
+	attributes  map[string]string
+	restarts    int
+	refused     bool // for good
+}
+
+// evicted tells the instance that its name is another's; m.mu is held.
+func (i *instance) evicted(name string) {
+	i.managed, i.refused = nil, true
+	i.health, i.description, i.attributes = driver.Unhealthy, taken(name), nil
+	i.gone.Do(func() { close(i.evict) })
+}
+
+func taken(name string) string {
+	return fmt.Sprintf("another program is the driver %q already", name)
+}
+
+// say publishes the instance's state.
+func (i *instance) say(fp driver.Fingerprint) {
+	m := i.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if i.health != fp.Health || i.description != fp.Description {
+		i.log.Info("driver", "health", fp.Health, "description", fp.Description)
+	}
+	i.health, i.description, i.attributes = fp.Health, fp.Description, fp.Attributes
+	m.notify()
+}
+
+// run keeps the program running until ctx ends.
+func (i *instance) run(ctx context.Context) {
+	var wait time.Duration
+	for {
+		began := time.Now()
+		p, err := i.obtain(ctx)
+		if err == nil {
+			err = i.serve(ctx, p)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return
+		case errors.Is(err, errRefused):
+			i.refuse()
+			i.say(driver.Fingerprint{Health: driver.Unhealthy, Description: err.Error()})
+			<-ctx.Done()
+			return
+		case time.Since(began) > steady:
+			wait = 0
+		}
+		text := err.Error()
+		if wait > 0 {
+			text += "; it is started again in " + wait.String()
+		}
+		i.say(driver.Fingerprint{Health: driver.Unhealthy, Description: text})
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+		}
+		t.Stop()
+		wait = min(max(2*wait, firstBackoff), i.m.cfg.MaxBackoff)
+	}
+}
+
+func (i *instance) refuse() {
+	i.m.mu.Lock()
+	defer i.m.mu.Unlock()
+	i.refused = true
+}
+
+// print changes with everything that a process keeps from its start.
+func (i *instance) print() string {
+	b, err := json.Marshal(struct {
+		ID  string
+		Set Settings
+		Env []string
+	}{i.program.ID, i.set, i.m.cfg.environment()})
+	if err != nil {
+		return "" // as raw JSON that is none: it is refused when it is decoded
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+func (i *instance) spec() Launch {
+	var random [4]byte
+	_, _ = rand.Read(random[:]) // never fails
+	return Launch{Dir: filepath.Join(i.m.cfg.Dir, hex.EncodeToString(random[:])), Args: i.set.Args, Env: i.m.cfg.environment(),
+		Config: i.set.Config, Node: i.m.cfg.Node, Log: i.log}
+}
+
+// obtain finds the process of an earlier agent again or starts a new one.
+func (i *instance) obtain(ctx context.Context) (Plugin, error) {
+	if s := i.stored; s != nil {
+		i.stored = nil
+		p, err := i.reattach(ctx, s)
+		if err == nil {
+			i.log.Info("found the driver's process again")
+			return p, nil
+		}
+		if ctx.Err() != nil {
+			return nil, err // the record stays for the next agent
+		}
+		i.log.Warn("the driver's process cannot be used any more and is replaced", "error", err)
+		if err := i.launcher.Remove(s.Record); err != nil {
+			i.log.Warn("removing what the driver left", "error", err)
+		}
+		i.unrecord()
+	}
+	ctx, cancel := context.WithTimeout(ctx, launchTimeout)
+	defer cancel()
+	return i.launcher.Launch(ctx, i.program.Name, i.spec())
+}
+
+func (i *instance) reattach(ctx context.Context, s *stored) (Plugin, error) {
+	ctx, cancel := context.WithTimeout(ctx, reattachTimeout)
+	defer cancel()
+	p, err := i.launcher.Reattach(ctx, i.program.Name, s.Record, i.spec())
+	if err != nil {
+		return nil, err
+	}
+	// A process keeps the configuration it was started with.
+	if s.Print != i.print() {
+		return nil, errors.Join(errors.New("program or settings have changed"), p.Close(ctx))
+	}
+	return p, nil
+}
+
+func (i *instance) record(p Plugin, name string) error {
+	rec := p.Record()
+	if rec == nil || i.m.cfg.Records == nil {
+		return nil
+	}
+	raw, err := json.Marshal(stored{Launcher: i.launch, Driver: name, Print: i.print(), Record: rec})
+	if err != nil {
+		return err
+	}
+	return i.m.cfg.Records.Save(i.program.Name, raw)
+}
+
+// unrecord forgets the process. A record too many is found to be stale later.
+func (i *instance) unrecord() {
+	if i.m.cfg.Records == nil {
+		return
+	}
+	if err := i.m.cfg.Records.Delete(i.program.Name); err != nil {
+		i.log.Warn("forgetting the driver's process", "error", err)
+	}
+}
+
+// serve publishes a driver until its process, ctx or the right to its name ends,
+// and says which.
+func (i *instance) serve(ctx context.Context, p Plugin) (err error) {
+	info := p.Driver().Info()
+	d, err := i.enter(info)
+	if err == nil {
+		err = i.record(p, info.Name)
+	}
+	if err != nil {
+		i.finish(ctx, p)
+		return err
+	}
+	d.takeUp(ctx, p.Driver(), i.log)
+	if !i.publish(d, p.Driver(), info) {
+		i.finish(ctx, p)
+		return fmt.Errorf("%w: %s", errRefused, taken(info.Name))
+	}
+	own, cancel := context.WithCancel(ctx)
+	var streams sync.WaitGroup
+	streams.Go(func() { i.fingerprints(own, p.Driver()) })
+	streams.Go(func() { i.events(own, p.Driver()) })
+	select {
+	case <-p.Done():
+		err = fmt.Errorf("the driver's process ended: %s", p.How())
+	case <-i.evict:
+		err = fmt.Errorf("%w: %s", errRefused, taken(info.Name))
+	case <-ctx.Done():
+	}
+	i.withdraw(d, err)
+	cancel()
+	streams.Wait()
+	if ctx.Err() != nil && i.m.cfg.Records != nil && !i.m.cfg.EndPrograms && p.Record() != nil {
+		p.Detach()
+		return nil
+	}
+	i.finish(ctx, p)
+	return err
+}
+
+// finish ends a process and all that is kept of it.
+func (i *instance) finish(ctx context.Context, p Plugin) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	if err := p.Close(ctx); err != nil {
+		i.log.Warn("ending the driver's process", "error", err)
+	}
+	if p.Record() != nil {
+		i.unrecord()
+	}
+}
+
+// enter takes the driver's name.
+func (i *instance) enter(info driver.Info) (*managed, error) {
+	if !i.m.cfg.allowed(info.Name) {
+		return nil, fmt.Errorf("%w: the driver %q is not allowed here", errRefused, info.Name)
+	}
+	i.m.mu.Lock()
+	defer i.m.mu.Unlock()
+	d := i.m.claim(i, info.Name)
+	if d == nil {
+		return nil, fmt.Errorf("%w: %s", errRefused, taken(info.Name))
+	}
+	return d, nil
+}
+
+// publish makes the driver usable, unless its name was taken meanwhile.
+func (i *instance) publish(d *managed, drv driver.Driver, info driver.Info) bool {
+	i.m.mu.Lock()
+	defer i.m.mu.Unlock()
+	if d.by != i {
+		return false
+	}
+	d.cur, d.info, d.known = drv, info, true
+	d.life++
+	i.m.notify()
+	return true
+}
+
+func (i *instance) withdraw(d *managed, err error) {
+	i.m.mu.Lock()
+	defer i.m.mu.Unlock()
+	if d.by == i {
+		d.cur = nil
+	}
+	if err != nil {
+		i.restarts++
+	}
+	i.m.notify()
+}
+
+func (i *instance) fingerprints(ctx context.Context, d driver.Driver) {
+	ch, err := d.Fingerprint(ctx)
+	if err != nil {
+		i.say(driver.Fingerprint{Health: driver.Unhealthy, Description: err.Error()})
+		return
+	}
+	for fp := range ch {
+		i.say(fp)
+	}
+}
+
+// events hands on what the driver tells of its tasks. A stream that ends is opened
+// again, a little later each time it brings nothing.
+func (i *instance) events(ctx context.Context, d driver.Driver) {
+	src, ok := d.(driver.EventSource)
+	if !ok {
+		return
+	}
+	for wait := firstBackoff; ctx.Err() == nil; wait = min(2*wait, time.Minute) {
+		ch, err := src.Events(ctx)
+		if errors.Is(err, driver.ErrNotImplemented) || errors.Is(err, driver.ErrPluginGone) {
+			return
+		}
+		if err == nil {
+			for e := range ch {
+				i.m.deliver(i.log, e)
+				wait = firstBackoff
+			}
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+		}
+		t.Stop()
+	}
+}

@@ -1,0 +1,394 @@
+// Copyright (c) nodekeep authors
+// SPDX-License-Identifier: MPL-2.0
+
+package drivermanager
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nodekeep/nodekeep/driver"
+)
+
+var (
+	// ErrUnknownDriver says that no program of this node is that driver.
+	ErrUnknownDriver = errors.New("drivermanager: unknown driver")
+	// ErrRunning says that Run was called twice.
+	ErrRunning = errors.New("drivermanager: runs already")
+)
+
+// Manager holds the drivers of a node. Its methods may be called from any
+// goroutine, also before Run and after it.
+type Manager struct {
+	cfg   Config
+	insts []*instance // does not change
+
+	mu      sync.Mutex
+	drivers map[string]*managed
+	change  chan struct{} // closed and made anew whenever anything below changes
+	started bool
+	ended   bool
+	subs    map[owner]func(driver.Event)
+}
+
+// owner is whom a driver's event is for.
+type owner struct{ alloc, task string }
+
+// Status is one program as an operator sees it.
+type Status struct {
+	Program     string
+	Driver      string // its name; empty while it is not known
+	Version     string
+	Health      driver.HealthState // empty until its first word
+	Description string
+	Attributes  map[string]string
+	Restarts    int // deaths so far, in this agent
+}
+
+// New makes a manager and reads the lists of its launchers. Nothing is started. The
+// error lists all faults.
+func New(cfg Config) (*Manager, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	m := &Manager{cfg: cfg.withDefaults(), drivers: map[string]*managed{}, change: make(chan struct{}), subs: map[owner]func(driver.Event){}}
+	var errs []error
+	seen := map[string]bool{}
+	for n, l := range cfg.Launchers {
+		list, err := l.List()
+		errs = append(errs, err)
+		for _, p := range list {
+			if seen[p.Name] {
+				m.cfg.Log.Warn("two programs have one name, the later one is not used", "program", p.Name)
+				continue
+			}
+			seen[p.Name] = true
+			if set := m.cfg.Programs[p.Name]; !set.Disabled && m.cfg.allowed(p.Name) {
+				m.insts = append(m.insts, &instance{m: m, launcher: l, launch: n, program: p, set: set, rank: len(m.insts),
+					log: m.cfg.Log.Named(p.Name), evict: make(chan struct{})})
+			}
+		}
+	}
+	for name := range m.cfg.Programs {
+		if !seen[name] {
+			m.cfg.Log.Warn("there are settings for a program that is not there", "program", name)
+		}
+	}
+	return m, errors.Join(errs...)
+}
+
+// Run finds, starts and keeps all drivers until ctx ends. Then their processes
+// are let go of, or ended where nothing could find them again, and it returns once
+// nothing of it runs any more. It runs once.
+func (m *Manager) Run(ctx context.Context) error {
+	m.mu.Lock()
+	if m.started {
+		m.mu.Unlock()
+		return ErrRunning
+	}
+	m.started = true
+	m.mu.Unlock()
+	err := m.adopt()
+	if err == nil {
+		var all sync.WaitGroup
+		for _, i := range m.insts {
+			all.Go(func() { i.run(ctx) })
+		}
+		all.Wait()
+	}
+	m.mu.Lock()
+	m.ended = true
+	m.notify()
+	m.mu.Unlock()
+	return err
+}
+
+// stored is what Records keep.
+type stored struct {
+	Launcher int             `json:"launcher"`
+	Driver   string          `json:"driver"`
+	Print    string          `json:"print"` // of program and settings
+	Record   json.RawMessage `json:"record"`
+}
+
+// adopt gives each instance its record and ends the processes that nothing here
+// accounts for.
+func (m *Manager) adopt() error {
+	records := map[string]json.RawMessage{}
+	if m.cfg.Records != nil {
+		var err error
+		if records, err = m.cfg.Records.Load(); err != nil {
+			return err
+		}
+	}
+	keep := make([][]json.RawMessage, len(m.cfg.Launchers))
+	for _, name := range slices.Sorted(maps.Keys(records)) {
+		var s stored
+		if err := json.Unmarshal(records[name], &s); err != nil || s.Launcher < 0 || s.Launcher >= len(keep) {
+			s.Launcher = -1
+		}
+		if i := m.instance(name, s.Launcher); i != nil {
+			i.stored = &s
+			keep[s.Launcher] = append(keep[s.Launcher], s.Record)
+			if s.Driver != "" {
+				m.mu.Lock()
+				m.claim(i, s.Driver)
+				m.mu.Unlock()
+			}
+			continue
+		}
+		m.cfg.Log.Info("a driver's program is not used any more, its process ends", "program", name)
+		if s.Launcher >= 0 {
+			if err := m.cfg.Launchers[s.Launcher].Remove(s.Record); err != nil {
+				m.cfg.Log.Warn("removing what a driver left", "program", name, "error", err)
+			}
+		}
+		if err := m.cfg.Records.Delete(name); err != nil {
+			return err
+		}
+	}
+	if m.cfg.Dir != "" {
+		for n, l := range m.cfg.Launchers {
+			if err := l.Sweep(m.cfg.Dir, keep[n]); err != nil {
+				m.cfg.Log.Warn("removing what drivers left", "error", err)
+			}
+		}
+	}
+	return nil
+}
+
+func (m *Manager) instance(program string, launcher int) *instance {
+	for _, i := range m.insts {
+		if i.program.Name == program && i.launch == launcher {
+			return i
+		}
+	}
+	return nil
+}
+
+// notify wakes all who wait for a change; m.mu is held.
+func (m *Manager) notify() {
+	close(m.change)
+	m.change = make(chan struct{})
+}
+
+// claim gives a driver's name to an instance, unless one of a higher rank has it;
+// m.mu is held. Whoever had it goes.
+func (m *Manager) claim(i *instance, name string) *managed {
+	d := m.drivers[name]
+	switch {
+	case d == nil:
+		d = &managed{m: m, name: name, by: i, tasks: map[string]*driver.Handle{}}
+		m.drivers[name] = d
+	case d.by == i:
+	case d.by.rank < i.rank:
+		return nil
+	default:
+		d.by.evicted(name)
+		d.by, d.cur = i, nil
+	}
+	i.managed = d
+	return d
+}
+
+// await calls look, with m.mu held, after every change until it says true or ctx
+// ends; limit bounds it if above 0. It returns what ended it.
+func (m *Manager) await(ctx context.Context, limit time.Duration, look func() bool) error {
+	var over <-chan time.Time
+	for {
+		m.mu.Lock()
+		ok, change := look(), m.change
+		m.mu.Unlock()
+		if ok {
+			return nil
+		}
+		if limit > 0 && over == nil {
+			t := time.NewTimer(limit)
+			defer t.Stop()
+			over = t.C
+		}
+		select {
+		case <-change:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-over:
+			return errTooLong
+		}
+	}
+}
+
+var errTooLong = errors.New("waited in vain")
+
+// Driver returns the driver of that name, which follows its program from then on.
+// A driver that is just starting is waited for, no longer than Config.Wait, then
+// the error is driver.ErrUnavailable; one that no program is, is ErrUnknownDriver
+// as soon as all have said their first word.
+func (m *Manager) Driver(ctx context.Context, name string) (driver.Driver, error) {
+	var d *managed
+	var unknown error
+	err := m.await(ctx, m.cfg.Wait, func() bool {
+		if d = m.drivers[name]; d != nil {
+			return d.known || m.ended
+		}
+		if m.ended || m.complete() && !m.maybe(name) {
+			unknown = m.unknown(name)
+		}
+		return unknown != nil
+	})
+	switch {
+	case unknown != nil:
+		return nil, unknown
+	case err == nil && d.ready():
+		return d, nil
+	case err == nil, errors.Is(err, errTooLong):
+		return nil, fmt.Errorf("%w: driver %q has not started%s", driver.ErrUnavailable, name, m.why(name))
+	}
+	return nil, err
+}
+
+// complete says whether every program has said its first word; m.mu is held.
+func (m *Manager) complete() bool {
+	return m.started && !slices.ContainsFunc(m.insts, func(i *instance) bool { return i.health == "" })
+}
+
+// maybe says whether a program that was never seen to run could be that driver,
+// by its name; m.mu is held.
+func (m *Manager) maybe(name string) bool {
+	return slices.ContainsFunc(m.insts, func(i *instance) bool {
+		return i.managed == nil && !i.refused && strings.Contains(i.program.Name, name)
+	})
+}
+
+// unknown is the error about a name; m.mu is held.
+func (m *Manager) unknown(name string) error {
+	have := slices.Sorted(maps.Keys(m.drivers))
+	if len(have) == 0 {
+		have = []string{"none"}
+	}
+	text := fmt.Sprintf("this node has %s", strings.Join(have, ", "))
+	for _, i := range m.insts {
+		if i.managed == nil && i.description != "" {
+			text += fmt.Sprintf("; program %s: %s", i.program.Name, i.description)
+		}
+	}
+	return fmt.Errorf("%w %q: %s", ErrUnknownDriver, name, text)
+}
+
+// why says what is wrong with a driver's program, as far as that is known.
+func (m *Manager) why(name string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if d := m.drivers[name]; d != nil && d.by.description != "" {
+		return ": " + d.by.description
+	}
+	for _, i := range m.insts {
+		if i.managed == nil && i.description != "" && strings.Contains(i.program.Name, name) {
+			return ": " + i.description
+		}
+	}
+	return ""
+}
+
+// Ready blocks until every program has said its first word, for Config.Wait at
+// most, and returns the names of those that have not.
+func (m *Manager) Ready(ctx context.Context) (silent []string) {
+	// Whatever ended the wait, the silent ones tell.
+	_ = m.await(ctx, m.cfg.Wait, func() bool { return m.complete() || m.ended })
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, i := range m.insts {
+		if i.health == "" {
+			silent = append(silent, i.program.Name)
+		}
+	}
+	return silent
+}
+
+// Status returns all programs, in the order of their launchers and names.
+func (m *Manager) Status() []Status {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.status()
+}
+
+func (m *Manager) status() []Status {
+	out := make([]Status, 0, len(m.insts))
+	for _, i := range m.insts {
+		s := Status{Program: i.program.Name, Health: i.health, Description: i.description, Attributes: maps.Clone(i.attributes), Restarts: i.restarts}
+		if d := i.managed; d != nil && d.by == i {
+			s.Driver, s.Version = d.name, d.info.Version
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// Watch streams Status, the present one at once, then after changes; a slow reader
+// gets the newest. The channel is closed when ctx or Run ends.
+func (m *Manager) Watch(ctx context.Context) <-chan []Status {
+	out := make(chan []Status)
+	go func() {
+		defer close(out)
+		for {
+			m.mu.Lock()
+			now, change, ended := m.status(), m.change, m.ended
+			m.mu.Unlock()
+			select {
+			case out <- now:
+			case <-change:
+				continue
+			case <-ctx.Done():
+				return
+			}
+			if ended {
+				return
+			}
+			select {
+			case <-change:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}
+
+// Subscribe hands the events of a task to f until cancel is called; a task has one
+// subscriber, the last. f is called by the manager's goroutines and must not block.
+func (m *Manager) Subscribe(allocID, task string, f func(driver.Event)) (cancel func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	o := owner{allocID, task}
+	m.subs[o] = f
+	var once sync.Once
+	return func() {
+		once.Do(func() {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			delete(m.subs, o)
+		})
+	}
+}
+
+// deliver hands an event to whom it is for.
+func (m *Manager) deliver(log logger, e driver.Event) {
+	m.mu.Lock()
+	f := m.subs[owner{e.AllocID, e.Task}]
+	m.mu.Unlock()
+	if f == nil {
+		log.Debug("an event for a task that nobody has", "alloc_id", e.AllocID, "task", e.Task, "message", e.Message)
+		return
+	}
+	f(e)
+}
+
+type logger interface {
+	Debug(msg string, args ...any)
+}
