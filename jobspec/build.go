@@ -223,7 +223,7 @@ func (p *parser) fillBlock(f reflect.Value, path string, b *Block) {
 		}
 		f.Set(reflect.Append(f, e))
 	case reflect.Map:
-		if f.IsNil() {
+		if f.IsNil() && len(b.Labels)+len(b.Attrs)+len(b.Blocks) > 0 {
 			f.Set(reflect.MakeMap(f.Type()))
 		}
 		p.fillMap(f, path, b)
@@ -281,6 +281,9 @@ func (p *parser) assignField(f reflect.Value, path string, arg *node, a *Attr) {
 	if f.Kind() == reflect.Pointer {
 		f.Set(reflect.New(f.Type().Elem()))
 		f = f.Elem()
+	}
+	if v := reflect.ValueOf(a.Value); (v.Kind() == reflect.Map || v.Kind() == reflect.Slice) && v.Len() == 0 && a.origin == nil {
+		return // the same as none, and as JSON gives it back
 	}
 	switch v := a.Value.(type) {
 	case string:

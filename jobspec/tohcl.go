@@ -45,7 +45,7 @@ func FormatHCL(f File) ([]byte, error) {
 	if !ok || p.syntax(f.Name, src) == nil {
 		return nil, p.result()
 	}
-	return hclwrite.Format(src), nil
+	return append([]byte{}, hclwrite.Format(src)...), nil
 }
 
 // writer writes HCL. Expressions inside texts are for others to read: they stand

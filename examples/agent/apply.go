@@ -18,8 +18,8 @@ var applyCommand = command{
 	long: `An alloc that is as before is left alone; one that changed, was stopped or has
 failed is replaced. All files are read and checked before the first counts.`,
 	bind: func(a *app, fs *flag.FlagSet) func(context.Context, []string) error {
-		var vars stringList
-		fs.Var(&vars, "var", "set a variable of the jobs: `K=V`; may be repeated")
+		var flags jobFlags
+		flags.bind(fs)
 		until := fs.String("wait", "", "wait until the allocs are `STATE`: running or complete")
 		timeout := fs.Duration("timeout", 0, "wait no longer than `D`, such as 30s; the jobs go on")
 		return func(ctx context.Context, args []string) error {
@@ -31,13 +31,13 @@ failed is replaced. All files are read and checked before the first counts.`,
 			case *timeout != 0 && *until == "":
 				return usage("--timeout bounds --wait: add --wait running or --wait complete")
 			}
-			return a.apply(ctx, args, vars, *until, *timeout)
+			return a.apply(ctx, args, flags, *until, *timeout)
 		}
 	},
 }
 
-func (a *app) apply(ctx context.Context, files []string, vars []string, until string, timeout time.Duration) error {
-	jobs, err := parseJobs(files, vars)
+func (a *app) apply(ctx context.Context, files []string, flags jobFlags, until string, timeout time.Duration) error {
+	jobs, err := a.parseJobs(files, flags)
 	if err != nil {
 		return err
 	}

@@ -4,13 +4,14 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,46 +22,41 @@ import (
 	"github.com/nodekeep/nodekeep/spec"
 )
 
-var jobCommand = command{
-	name: "job", args: "validate FILE…", short: "checks job files and shows what is wrong, line by line",
-	bind: func(a *app, fs *flag.FlagSet) func(context.Context, []string) error {
-		var vars stringList
-		fs.Var(&vars, "var", "set a variable of the jobs: `K=V`; may be repeated")
-		return func(_ context.Context, args []string) error {
-			switch {
-			case len(args) == 0 || args[0] != "validate":
-				return usage("job can validate: nodekeep job validate FILE")
-			case len(args) == 1:
-				return usage("name a job file: nodekeep job validate FILE")
-			}
-			jobs, err := parseJobs(args[1:], vars)
-			if err != nil {
-				return err
-			}
-			return a.printValid(args[1:], jobs)
+// capabilities are what this node has beyond every node's own: the hooks that
+// node.go links. What else a job file asks for is told as not acted on.
+var capabilities = []jobspec.Actor{}
+
+// jobFlags are the flags of every command that reads job files.
+type jobFlags struct {
+	vars, varFiles stringList
+	lenient        bool
+}
+
+func (f *jobFlags) bind(fs *flag.FlagSet) {
+	fs.Var(&f.vars, "var", "set a variable of the jobs: `K=V`; may be repeated")
+	fs.Var(&f.varFiles, "var-file", "read variables from `FILE`, lines of name = value; may be repeated, a later one wins")
+	fs.BoolVar(&f.lenient, "lenient", false, "pass over names that job files do not have, with a warning")
+}
+
+// config is how a file is read. Functions such as file() may read what the user
+// may, relative to the working directory.
+func (f *jobFlags) config(file jobspec.File) (jobspec.ParseConfig, error) {
+	cfg := jobspec.ParseConfig{File: file, Env: os.Environ(), Lenient: f.lenient, Vars: map[string]string{}}
+	for _, kv := range f.vars {
+		k, v, ok := strings.Cut(kv, "=")
+		if !ok || k == "" {
+			return cfg, usage("--var %q: use --var NAME=VALUE", kv)
 		}
-	},
-}
-
-// validJob is what "job validate --json" prints of a file.
-type validJob struct {
-	File   string `json:"file"`
-	Job    string `json:"job"`
-	Allocs int    `json:"allocs"`
-}
-
-func (a *app) printValid(files []string, jobs []api.Job) error {
-	list := make([]validJob, len(jobs))
-	for i, j := range jobs {
-		list[i] = validJob{File: files[i], Job: j.ID, Allocs: len(j.Allocs)}
+		cfg.Vars[k] = v
 	}
-	if a.json {
-		return a.printJSON(list)
+	for _, name := range f.varFiles {
+		cfg.VarFiles = append(cfg.VarFiles, jobspec.File{Name: name})
 	}
-	for _, v := range list {
-		fmt.Fprintf(a.stdout, "%s: job %s is valid, %d allocs\n", v.File, v.Job, v.Allocs)
+	if dir, err := os.Getwd(); err == nil {
+		volume := filepath.VolumeName(dir)
+		cfg.Files, cfg.Dir = os.DirFS(volume+string(filepath.Separator)), filepath.ToSlash(dir[len(volume):])
 	}
-	return nil
+	return cfg, nil
 }
 
 // fileError is a job file with faults; they are shown with their lines.
@@ -74,68 +70,122 @@ func (e *fileError) Error() string {
 }
 
 // render shows the faults.
-func (e *fileError) render(w io.Writer) { _ = e.faults.Render(w, false) }
+func (e *fileError) render(w io.Writer) { _ = e.faults.Render(w, colored(w)) }
+
+// colored says whether w is a terminal of someone who has not asked for plain text.
+func colored(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok || os.Getenv("NO_COLOR") != "" {
+		return false
+	}
+	st, err := f.Stat()
+	return err == nil && st.Mode()&os.ModeCharDevice != 0
+}
+
+// parsedJob is a job file that was read.
+type parsedJob struct {
+	file string
+	spec *jobspec.Job
+	job  api.Job
+}
 
 // parseJobs reads job files, one job each; "-" is the standard input. Faults of
-// all files are in the error.
-func parseJobs(files []string, vars []string) ([]api.Job, error) {
-	values := map[string]string{}
-	for _, kv := range vars {
-		k, v, ok := strings.Cut(kv, "=")
-		if !ok || k == "" {
-			return nil, usage("--var %q: use --var NAME=VALUE", kv)
-		}
-		values[k] = v
+// all files are in the error. What was read with a doubt, and what this node does
+// not do of what a job asks for, is told on stderr.
+func (a *app) parseJobs(files []string, flags jobFlags) ([]api.Job, error) {
+	parsed, err := readJobs(files, flags)
+	if err != nil {
+		return nil, err
 	}
 	var jobs []api.Job
+	for _, p := range parsed {
+		jobs = append(jobs, p.job)
+		_ = jobspec.RenderDiagnostics(a.stderr, p.spec.Warnings, colored(a.stderr))
+		var names []string
+		for _, n := range p.spec.NotActedOn(append(slices.Clone(capabilities), jobspec.ByScheduler)...) {
+			if !slices.Contains(names, n.Name) {
+				names = append(names, n.Name)
+			}
+		}
+		if len(names) > 0 {
+			fmt.Fprintf(a.stderr, "nodekeep: job %s: this node does not act on %s: see nodekeep job plan %s\n", p.job.ID, strings.Join(names, ", "), p.file)
+		}
+	}
+	return jobs, nil
+}
+
+func readJobs(files []string, flags jobFlags) ([]parsedJob, error) {
+	var jobs []parsedJob
 	var faults []error
 	from := map[string]string{}
 	for _, name := range files {
-		job, err := parseJob(name, values)
+		p, err := readJob(name, flags)
+		var use *usageError
+		if errors.As(err, &use) {
+			return nil, err
+		}
 		if err != nil {
 			faults = append(faults, err)
 			continue
 		}
-		key := fileName(job.Namespace, job.ID)
+		key := fileName(p.job.Namespace, p.job.ID)
 		if other, ok := from[key]; ok {
-			faults = append(faults, fmt.Errorf("%s and %s both hold job %q: give them different names", other, name, job.ID))
+			faults = append(faults, fmt.Errorf("%s and %s both hold job %q: give them different names", other, name, p.job.ID))
 		}
 		from[key] = name
-		jobs = append(jobs, job)
+		jobs = append(jobs, p)
 	}
 	return jobs, errors.Join(faults...)
 }
 
-func parseJob(name string, vars map[string]string) (j api.Job, err error) {
-	file := jobspec.File{Name: name}
+// readFile reads a job file, or the standard input for "-".
+func readFile(name string) (jobspec.File, error) {
 	if name == "-" {
-		file.Name = "standard input"
-		if file.Src, err = io.ReadAll(os.Stdin); err != nil {
-			return j, fmt.Errorf("standard input: %w", err)
+		src, err := io.ReadAll(os.Stdin)
+		if err != nil {
+			return jobspec.File{}, fmt.Errorf("standard input: %w", err)
 		}
+		return jobspec.File{Name: "standard input", Src: src}, nil
 	}
-	parsed, err := jobspec.Parse(jobspec.ParseConfig{File: file, Vars: vars, Env: os.Environ()})
+	src, err := os.ReadFile(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return jobspec.File{}, fmt.Errorf("job file %s does not exist: check the path", name)
+	case err != nil:
+		return jobspec.File{}, fmt.Errorf("job file %s cannot be read: %w", name, err)
+	}
+	return jobspec.File{Name: name, Src: append([]byte{}, src...)}, nil
+}
+
+func readJob(name string, flags jobFlags) (p parsedJob, err error) {
+	file, err := readFile(name)
+	if err != nil {
+		return p, err
+	}
+	cfg, err := flags.config(file)
+	if err != nil {
+		return p, err
+	}
+	parsed, err := jobspec.Parse(cfg)
 	var faults *jobspec.Error
 	switch {
 	case errors.As(err, &faults):
-		return j, &fileError{file.Name, faults}
-	case errors.Is(err, fs.ErrNotExist):
-		return j, fmt.Errorf("job file %s does not exist: check the path", name)
+		return p, &fileError{file.Name, faults}
 	case err != nil:
-		return j, fmt.Errorf("job file %s cannot be read: %w", name, err)
+		return p, fmt.Errorf("%s: %w", name, err)
 	}
 	if faults := configFaults(parsed, file); faults != nil {
-		return j, &fileError{file.Name, faults}
+		return p, &fileError{file.Name, faults}
 	}
 	allocs, err := parsed.Allocs(jobspec.AllocOptions{Time: time.Now().UTC()})
 	if err != nil {
-		return j, fmt.Errorf("%s: %w", name, err)
+		return p, fmt.Errorf("%s: %w", name, err)
 	}
-	j = api.Job{Namespace: parsed.Namespace, ID: parsed.ID, Allocs: allocs}
-	if j.Namespace == "" {
-		j.Namespace = spec.DefaultNamespace
+	p = parsedJob{name, parsed, api.Job{Namespace: parsed.Namespace, ID: parsed.ID, Allocs: allocs}}
+	if p.job.Namespace == "" {
+		p.job.Namespace = spec.DefaultNamespace
 	}
-	return j, nil
+	return p, nil
 }
 
 // configFaults tells what is wrong with config blocks, as far as it can be known
@@ -147,12 +197,12 @@ func configFaults(j *jobspec.Job, file jobspec.File) *jobspec.Error {
 	}
 	var all jobspec.Error
 	for _, g := range j.Groups {
-		for _, t := range g.Alloc.Tasks {
+		for i, t := range g.Alloc.Tasks {
 			if t.Driver != rawexec.Name {
 				continue
 			}
 			for _, err := range parts(driverconfig.Validate(raw.Info().TaskSchema, t.Config, t.Origin)) {
-				all.Diagnostics = append(all.Diagnostics, diagnostic(err, t.Name, file))
+				all.Diagnostics = append(all.Diagnostics, diagnostic(err, t.Name, g.Tree.All("task")[i].Range, file))
 			}
 		}
 	}
@@ -162,19 +212,21 @@ func configFaults(j *jobspec.Job, file jobspec.File) *jobspec.Error {
 	return &all
 }
 
-// diagnostic shows a fault of a task's config with its line, where that is known.
-func diagnostic(err error, task string, file jobspec.File) jobspec.Diagnostic {
-	d := jobspec.Diagnostic{Summary: fmt.Sprintf("Wrong configuration of task %q", task), Detail: err.Error(), File: file.Name, Line: 1, Column: 1, Width: 1}
+// diagnostic shows a fault of a task's config with its line; where that is not
+// known, because there is no config, the task's.
+func diagnostic(err error, task string, at jobspec.Range, file jobspec.File) jobspec.Diagnostic {
+	d := jobspec.Diagnostic{
+		Severity: jobspec.SeverityError, Summary: fmt.Sprintf("Wrong configuration of task %q", task), Detail: err.Error(), File: file.Name,
+		Line: at.Line, Column: at.Column, EndLine: at.EndLine, EndColumn: at.EndColumn, Width: max(1, at.EndColumn-at.Column),
+	}
 	var e *driverconfig.Error
-	if !errors.As(err, &e) || e.Origin.Line == 0 {
-		return d
+	if errors.As(err, &e) {
+		d.Detail = e.Path + ": " + e.Problem
+		if e.Origin.Line > 0 {
+			d.Line, d.Column, d.EndLine, d.EndColumn, d.Width = e.Origin.Line, e.Origin.Column, e.Origin.Line, e.Origin.Column+1, 1
+		}
 	}
-	d.Detail, d.Line, d.Column = e.Path+": "+e.Problem, e.Origin.Line, e.Origin.Column
-	src := file.Src
-	if src == nil {
-		src, _ = os.ReadFile(file.Name) // was read a moment ago; without it the line is not shown
-	}
-	if lines := strings.Split(string(src), "\n"); d.Line <= len(lines) {
+	if lines := strings.Split(string(file.Src), "\n"); d.Line <= len(lines) {
 		d.Source = strings.TrimRight(lines[d.Line-1], "\r")
 	}
 	return d

@@ -28,7 +28,7 @@ tasks stay: run the file again to attach to them. Exit code 0 if the job
 completed, 1 if it failed, 130 after Ctrl-C. Driver raw_exec is on.`,
 	bind: func(a *app, fs *flag.FlagSet) func(context.Context, []string) error {
 		r := runConfig{}
-		fs.Var(&r.vars, "var", "set a variable of the job: `K=V`; may be repeated")
+		r.jobs.bind(fs)
 		fs.BoolVar(&r.detach, "detach", false, "leave once the tasks run; run the file again to attach to them")
 		fs.StringVar(&r.runtimeDir, "runtime-dir", "", "`DIR` for sockets and FIFOs, best on tmpfs; default below /run/nodekeep for root")
 		return func(ctx context.Context, args []string) error {
@@ -42,7 +42,7 @@ completed, 1 if it failed, 130 after Ctrl-C. Driver raw_exec is on.`,
 
 // runConfig is what the flags of run say.
 type runConfig struct {
-	vars       stringList
+	jobs       jobFlags
 	detach     bool
 	runtimeDir string
 }
@@ -53,7 +53,7 @@ func (a *app) runFiles(ctx context.Context, files []string, cfg runConfig) error
 	if err != nil {
 		return err
 	}
-	jobs, err := parseJobs(files, cfg.vars)
+	jobs, err := a.parseJobs(files, cfg.jobs)
 	if err != nil {
 		return err
 	}
