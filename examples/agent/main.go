@@ -9,7 +9,7 @@
 //	run.go     an agent for one job in the foreground        ─┐ both embed
 //	serve.go   an agent with its API on a unix socket        ─┘ nodekeep.Agent
 //	store.go   the jobs that serve was told to run, on disk
-//	ops.go, show.go, logs.go, apply.go   speak to serve through package api
+//	ops.go, show.go, logs.go, apply.go, exec.go, stats.go   speak to serve through package api
 //
 // The data directory of serve:
 //
@@ -185,8 +185,8 @@ func find(name string) *command {
 func commands() []command {
 	return []command{
 		runCommand, serveCommand, applyCommand,
-		psCommand, inspectCommand, eventsCommand, logsCommand,
-		stopCommand, restartCommand, signalCommand, gcCommand,
+		psCommand, inspectCommand, eventsCommand, logsCommand, statsCommand,
+		stopCommand, restartCommand, signalCommand, execCommand, gcCommand,
 		jobCommand, versionCommand,
 	}
 }

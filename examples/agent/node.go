@@ -35,6 +35,7 @@ type nodeConfig struct {
 	dir        string
 	runtimeDir string // "" is the agent's default
 	rawExec    bool
+	noExec     bool // no commands beside tasks
 	log        hclog.Logger
 }
 
@@ -57,6 +58,7 @@ func openNode(ctx context.Context, cfg nodeConfig) (*node, error) {
 		DataDir:    cfg.dir,
 		RuntimeDir: cfg.runtimeDir,
 		Drivers:    []nodekeep.DriverFunc{rawexec.New(rawexec.Config{Enabled: cfg.rawExec})},
+		Exec:       nodekeep.ExecPolicy{Disabled: cfg.noExec},
 		Log:        cfg.log,
 	})
 	if errors.Is(err, state.ErrLocked) {
