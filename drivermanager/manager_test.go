@@ -485,11 +485,12 @@ func TestReattach(t *testing.T) {
 			require.Len(t, f.programs[name].lives, 1)
 		}
 		require.Len(t, f.swept[1], 4, "what is recorded is not swept away")
+		require.Empty(t, a.Ready(t.Context()))
 		a.stop()
 
 		cfg.EndPrograms = true
 		a = newAgent(t, cfg)
-		a.driver("kept")
+		require.Empty(t, a.Ready(t.Context()))
 		a.stop()
 		require.True(t, f.last("kept").gone())
 		recs, err := cfg.Records.Load()
