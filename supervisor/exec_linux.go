@@ -64,6 +64,25 @@ func (s *server) forgetSession(x *session) {
 	}
 }
 
+// handleExec answers what concerns the command of a connection.
+func (s *server) handleExec(c *conn, r request) {
+	switch {
+	case r.kind == kExec && c.run == nil:
+		s.exec(c, r)
+	case c.run == nil || r.kind == kExec:
+		c.send(newReply(r.id, ErrNotFound))
+	case r.kind == kExecWait:
+		s.mu.Lock()
+		if c.run.waitID = r.id; c.run.st.Exited {
+			c.send(about(r.id, c.run.st))
+		}
+		s.mu.Unlock()
+	default:
+		c.send(newReply(r.id, nil))
+		go s.hangUp(c.run)
+	}
+}
+
 // exec answers one Exec. The command's descriptors follow the frame.
 func (s *server) exec(c *conn, r request) {
 	fds, err := receiveFiles(c.f)
@@ -126,6 +145,10 @@ func (s *server) launchExec(c *conn, r request, fds [3]int) (*session, error) {
 	if len(args) == 0 {
 		args = []string{r.spec.Path}
 	}
+	return s.forkExec(c, t, target, like.OOMScoreAdj, path, args, attr)
+}
+
+func (s *server) forkExec(c *conn, t *task, target cgroup.Target, adj int, path string, args []string, attr *syscall.ProcAttr) (*session, error) {
 	s.mu.Lock() // as in launch
 	defer s.mu.Unlock()
 	if !t.alive() {
@@ -135,7 +158,7 @@ func (s *server) launchExec(c *conn, r request, fds [3]int) (*session, error) {
 	if err := s.note(line("R", t.spec.ID, strconv.FormatUint(x.mark, 10))); err != nil {
 		return nil, err
 	}
-	back, err := s.lend(like.OOMScoreAdj, x.mark)
+	back, err := s.lend(adj, x.mark)
 	if err == nil {
 		x.st.PID, err = target.ForkExec(path, args, attr)
 		back()
@@ -240,19 +263,6 @@ func lookPath(name string, env []string) (string, error) {
 		}
 	}
 	return "", &os.PathError{Op: "supervisor: look in " + path + " for", Path: name, Err: err}
-}
-
-// awaitExec answers once the command has ended. Called with the lock held.
-func (s *server) awaitExec(c *conn, id uint32) {
-	x := c.run
-	switch {
-	case x == nil:
-		c.send(newReply(id, ErrNotFound))
-	case x.st.Exited:
-		c.send(about(id, x.st))
-	default:
-		x.waitID = id
-	}
 }
 
 // hangUp ends a command nobody waits for any more, and all it started: SIGHUP

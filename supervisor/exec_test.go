@@ -427,7 +427,7 @@ func TestExecFrames(t *testing.T) {
 	if _, _, err := r.do(ctx, kExecWait, false, naming("a")); !errors.Is(err, ErrNotFound) {
 		t.Error(err)
 	}
-	if _, _, err := r.do(ctx, kHangup, false, naming("a")); err != nil {
+	if _, _, err := r.do(ctx, kHangup, false, naming("a")); !errors.Is(err, ErrNotFound) {
 		t.Error(err)
 	}
 }

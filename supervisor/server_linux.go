@@ -192,19 +192,18 @@ func (s *server) converse(c *conn) {
 		if cap(buf) > 64<<10 {
 			buf = nil
 		}
-		if r.kind == kExec && c.run == nil {
-			s.exec(c, r)
-			continue
-		}
-		if r.kind != kStart {
+		switch r.kind {
+		case kStart:
+			t, first := s.admit(r.spec)
+			if t == nil {
+				return
+			}
+			go s.start(c, r.id, t, first)
+		case kExec, kExecWait, kHangup:
+			s.handleExec(c, r)
+		default:
 			s.handle(c, r)
-			continue
 		}
-		t, first := s.admit(r.spec)
-		if t == nil {
-			return
-		}
-		go s.start(c, r.id, t, first)
 	}
 }
 
@@ -263,13 +262,6 @@ func (s *server) handle(c *conn, r request) {
 			}
 		}
 		c.send(e)
-	case kExecWait:
-		s.awaitExec(c, r.id)
-	case kHangup:
-		if x := c.run; x != nil {
-			go s.hangUp(x)
-		}
-		c.send(newReply(r.id, nil))
 	case kDestroy:
 		go func() { c.send(newReply(r.id, s.destroy(t))) }()
 	case kAdopt:
