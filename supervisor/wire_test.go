@@ -28,12 +28,13 @@ var (
 		ID: "alloc/web/0", PID: 4711, Start: 1 << 40, BootID: "b", Exited: true, Code: -1, Signal: 9, OOMKilled: true, Err: "not seen", Adopted: true,
 	}
 	fullIdentity = Identity{ID: "a", PID: 1, Start: 2, BootID: "b", Cgroup: "/cg", Stdout: "/o", Stderr: "/e", ExitDir: "/x"}
+	fullExec     = ExecSpec{Task: "a", Path: "sh", Args: []string{"sh", "-c"}, Env: []string{"A=b"}, TTY: true}
 	fullLogs     = LogSpec{ID: "a/web", Task: "web", Dir: "/logs", MaxSize: 1, MaxFiles: 2, UID: 3, GID: 4}
 )
 
 // frames are one of each kind, as this version sends it.
 func frames() map[string][]byte {
-	spec, ident, logs, st := fullSpec, fullIdentity, fullLogs, fullStatus
+	spec, ident, logs, st, run := fullSpec, fullIdentity, fullLogs, fullStatus, fullExec
 	filled := func(e *enc, fill func(*enc)) []byte { fill(e); return e.done() }
 	return map[string][]byte{
 		"hello": newFrame(kHello, 1).done(),
@@ -41,6 +42,9 @@ func frames() map[string][]byte {
 		"wait":  newFrame(kWait, 3).str(tTask, "a").done(),
 		"stop":  newFrame(kStop, 4).str(tTask, "a").num(tSignal, 15).num(tGrace, int64(time.Second)).done(),
 		"adopt": filled(newFrame(kAdopt, 5), ident.encode),
+		"exec":  filled(newFrame(kExec, 11), run.encode),
+		"await": newFrame(kExecWait, 12).str(tTask, "a").done(),
+		"hup":   newFrame(kHangup, 13).str(tTask, "a").done(),
 		"logs":  filled(newFrame(kLogs, 6), logs.encode),
 		"reply": filled(newReply(7, nil), st.encode),
 		"error": newReply(8, failed("here", errors.Join(ErrNotFound, syscall.ENOENT))).done(),
@@ -91,6 +95,10 @@ func TestRoundTrip(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	if r, ok = decodeRequest(f["stop"][4:]); !ok || r.spec.ID != "a" || r.signal != 15 || r.grace != time.Second {
+		t.Errorf("%+v", r)
+	}
+	if r, ok = decodeRequest(f["exec"][4:]); !ok || r.kind != kExec || r.spec.ID != "a" || r.spec.Path != "sh" || !r.tty ||
+		!reflect.DeepEqual(r.spec.Args, fullExec.Args) || !reflect.DeepEqual(r.spec.Env, fullExec.Env) {
 		t.Errorf("%+v", r)
 	}
 	a, ok := decodeReply(f["reply"][4:])
@@ -161,6 +169,30 @@ func TestJournal(t *testing.T) {
 	}
 	if len(j.logs) != 1 || j.logs["a/web"] != fullLogs {
 		t.Errorf("%+v", j.logs)
+	}
+}
+
+// What runs beside a task, and what such a thing is started like, outlives the
+// supervisor.
+func TestJournalExec(t *testing.T) {
+	full := fullSpec
+	rec := record{spec: full, mark: 1 << 62, st: Status{ID: full.ID, BootID: "b", PID: 7, Start: 8}}
+	text := string(rec.lines()) + string(line("R", full.ID, "11")) + string(line("R", full.ID, "12")) + string(line("R", full.ID, "12", "3", "4")) +
+		string(line("R", full.ID, "13", "5", "6")) + string(line("Q", full.ID, "13")) + string(line("R", "nobody", "1"))
+	got := parseJournal(text).tasks[full.ID]
+	full.Args = nil // not needed any more
+	if got == nil || !reflect.DeepEqual(got.spec, full) {
+		t.Errorf("%+v, want %+v", got, full)
+	}
+	if want := (map[uint64]proc{11: {}, 12: {3, 4}}); got == nil || !reflect.DeepEqual(got.execs, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	for _, user := range []string{"1", ""} { // half a user is none: then the process tells, and root is not assumed
+		var sp Spec
+		sp.setSurroundings([]string{"/bin/x", "/", "0", user, ""})
+		if (sp.Path == "") != (user == "1") {
+			t.Errorf("%q: %+v", user, sp)
+		}
 	}
 }
 

@@ -41,7 +41,7 @@ func (f *Fake) Exec(ctx context.Context, id string, req driver.ExecRequest) (dri
 	}
 	run := f.Command
 	if run == nil {
-		run = cat
+		run = func(_ context.Context, _ driver.TaskConfig, req driver.ExecRequest) (driver.ExitResult, error) { return cat(req), nil }
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -79,13 +79,13 @@ func (f *Fake) Exec(ctx context.Context, id string, req driver.ExecRequest) (dri
 	}
 }
 
-func cat(_ context.Context, _ driver.TaskConfig, req driver.ExecRequest) (driver.ExitResult, error) {
+func cat(req driver.ExecRequest) driver.ExitResult {
 	if req.Stdin != nil && req.Stdout != nil {
 		if _, err := io.Copy(req.Stdout, req.Stdin); err != nil {
-			return driver.ExitResult{Code: 1}, nil
+			return driver.ExitResult{Code: 1}
 		}
 	}
-	return driver.ExitResult{}, nil
+	return driver.ExitResult{}
 }
 
 // Stats streams Fake.Usage, or else samples that count up, until ctx or the task
