@@ -11,7 +11,7 @@ LINT     := bin/golangci-lint
 
 # Packages whose tests start processes, mount or wait for the real clock; all
 # others run in virtual time and bear many repeats.
-REAL := . ./allocdir ./api/... ./bench/... ./cmd/... ./driver/driverplugin/... ./driver/rawexec/... ./examples/... \
+REAL := . ./allocdir ./api/... ./bench/... ./cmd/... ./driver/driverplugin/... ./driver/rawexec/... ./drivermanager ./examples/... \
         ./internal/account ./internal/cgroup/... ./internal/pluginproc ./logmon/... ./supervisor/...
 PURE  = $(shell $(GO) list ./... | grep -vxF -f <($(GO) list $(REAL)))
 
@@ -27,10 +27,12 @@ build: ## the command and the small supervisor, into bin/
 
 test: ## every test once under the race detector, with real processes (best as root)
 	$(GO) test -race -timeout 10m ./...
+	NODEKEEP_LIVES=10000 $(GO) test -timeout 10m -run '^TestRandomLives$$' ./allocrunner
 
 test-long: ## the same many times over, then each fuzz target for a minute; about an hour
+	NODEKEEP_LONG=1 $(GO) test -timeout 60m -run '^TestExplore$$' ./taskrunner ./allocrunner
 	$(GO) test -race -count=50 -timeout 60m $(PURE)
-	$(GO) test -race -count=10 -timeout 60m $(REAL)
+	NODEKEEP_LONG=1 $(GO) test -race -count=10 -timeout 60m $(REAL)
 	$(MAKE) fuzz FUZZTIME=1m
 
 check: fmt-check tidy-check proto-check vet lint arch ## format, vet for three systems, linter, structure

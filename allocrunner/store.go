@@ -45,11 +45,10 @@ func (r *AllocRunner) load() error {
 			return err
 		}
 		if stored != nil {
-			if fields := replaced(stored, given); len(fields) > 0 && given.ModifyIndex > stored.ModifyIndex {
-				return &ReplaceError{Fields: fields}
-			}
 			if r.first.stored = given.ModifyIndex <= stored.ModifyIndex; r.first.stored {
 				r.first.alloc = stored
+			} else if fields := replaced(stored, given); len(fields) > 0 {
+				return &ReplaceError{Fields: fields}
 			}
 		}
 		if r.first.life, r.first.restored, err = lifeSlot().Load(tx, r.path); err != nil {
