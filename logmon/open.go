@@ -45,7 +45,16 @@ func (r *Rotator) open() error {
 }
 
 // create makes the file after r.n. On an error r.n stays, for the next try.
+// Where the numbers end, which no log reaches but one with a planted file, it
+// begins again at 0 and the files there are go.
 func (r *Rotator) create(root *os.Root, have []int64) error {
+	if r.n+collisions >= logdir.Limit {
+		for _, i := range have {
+			r.step("remove")
+			_ = root.Remove(logdir.Name(r.cfg.Base, i))
+		}
+		r.n, have = -1, nil
+	}
 	for n := r.n + 1; n <= r.n+collisions; n++ {
 		r.prune(root, have, n)
 		name := logdir.Name(r.cfg.Base, n)

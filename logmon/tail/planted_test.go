@@ -6,12 +6,15 @@
 package tail
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/nodekeep/nodekeep/logmon"
 )
 
 // What a task plants under the name of a log file is neither read nor waited for.
@@ -43,4 +46,32 @@ func TestPlanted(t *testing.T) {
 	require.NoError(t, os.Symlink(dir, link))
 	_, err := Open(t.Context(), Config{Dir: link, Base: base})
 	require.ErrorContains(t, err, "is a link")
+}
+
+// What follows a log sees it go on where a planted file ended the numbers and it
+// began again.
+func TestPlantedNumber(t *testing.T) {
+	for _, n := range []int64{1<<62 - 1, 1<<40 - 1} {
+		dir := t.TempDir()
+		w := logmon.NewRotator(logmon.RotateConfig{Dir: dir, Base: base, MaxSize: 8, MaxFiles: 3})
+		put := func(s string) {
+			t.Helper()
+			_, err := w.Write([]byte(s))
+			require.NoError(t, err)
+		}
+		put("aaaaaaa\n")
+		r, err := Open(within(t), Config{Dir: dir, Base: base, Follow: true})
+		require.NoError(t, err)
+		want(t, r, "aaaaaaa\n")
+		require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%s.%d", base, n)), []byte("planted\n"), 0o644))
+		if n < 1<<40 {
+			want(t, r, "planted\n")
+		}
+		for _, s := range []string{"bbbbbbb\n", "ccccccc\n", "ddddddd\n", "eeeeeee\n", "fffffff\n"} {
+			put(s)
+			want(t, r, s)
+		}
+		require.NoError(t, r.Close())
+		require.NoError(t, w.Close())
+	}
 }

@@ -80,6 +80,14 @@ func (r *Reader) open(root *os.Root, n int64) error {
 	return nil
 }
 
+// restart makes n the next file to open, after what is left of the current one.
+func (r *Reader) restart(n int64) {
+	if r.cur != nil {
+		_ = r.cur.Close()
+	}
+	r.cur, r.at, r.unnamed = nil, pos{n, 0}, false
+}
+
 // start makes f, which is file n, the current one at off.
 func (r *Reader) start(f *os.File, n, off int64) {
 	if r.cur != nil {

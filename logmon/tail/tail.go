@@ -245,6 +245,9 @@ func (r *Reader) advance(b []byte) (more bool, n int, err error) {
 	if err != nil {
 		return false, 0, r.removed(err)
 	}
+	if r.cfg.Follow && len(have) > 0 && r.at.n-have[len(have)-1] > logdir.Limit/2 { // the numbers ended, and the log began again
+		r.restart(have[0])
+	}
 	next, ok := atLeast(have, r.expected())
 	if !ok || (!r.cfg.Follow && next > r.end.n) {
 		if r.unnamed { // likewise

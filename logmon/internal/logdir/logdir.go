@@ -36,6 +36,11 @@ func Open(dir string) (*os.Root, error) {
 	return root, nil
 }
 
+// Limit is above every index: at a file each millisecond it takes 34 years. A
+// task may plant a file of any number and the highest counts, so what no log
+// reaches by itself is not one of its files: nothing could come after it.
+const Limit = 1 << 40
+
 // Indices returns those of base's files, ascending.
 func Indices(root *os.Root, base string) ([]int64, error) {
 	d, err := root.Open(".")
@@ -60,14 +65,15 @@ func Indices(root *os.Root, base string) ([]int64, error) {
 // Name returns the name of base's file n.
 func Name(base string, n int64) string { return base + "." + strconv.FormatInt(n, 10) }
 
-// Index returns n of "<base>.<n>". Anything else, also "+1" or "007", is none.
+// Index returns n of "<base>.<n>". Anything else, also "+1" or "007" or a number
+// from Limit on, is none.
 func Index(name, base string) (n int64, ok bool) {
 	if len(name) <= len(base)+1 || name[:len(base)] != base || name[len(base)] != '.' {
 		return 0, false
 	}
 	digits := name[len(base)+1:]
 	n, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil || n < 0 || n >= 1<<62 || strconv.FormatInt(n, 10) != digits {
+	if err != nil || n < 0 || n >= Limit || strconv.FormatInt(n, 10) != digits {
 		return 0, false
 	}
 	return n, true
