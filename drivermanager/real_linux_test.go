@@ -237,7 +237,11 @@ func TestKillWithTasks(t *testing.T) {
 		require.NoError(t, d.Destroy(limited(t), driver.TaskRef{ID: h.TaskID, Handle: h, Scope: "alloc1"}, true))
 	}
 	a.stop()
-	a = newAgent(t, func() drivermanager.Config { c := placeConfig(p.base, state.Memory(), nil); c.EndPrograms = true; return c }())
+	a = newAgent(t, func() drivermanager.Config {
+		c := placeConfig(p.base, state.Memory(), nil)
+		c.EndPrograms = true
+		return c
+	}())
 	a.driver("raw_exec")
 	require.Len(t, p.dirs(), 1, "the process that no record was of is swept away")
 	a.stop()

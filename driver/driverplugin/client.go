@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -400,6 +399,3 @@ func (r *remote) DestroyNetwork(ctx context.Context, allocID string, n *driver.N
 	_, err := r.rpc.DestroyNetwork(ctx, &driverpb.DestroyNetworkRequest{AllocId: allocID, IsolationSpec: networkTo(n)})
 	return r.error(ctx, err)
 }
-
-// commands is a command line for an error.
-func commands(argv []string) string { return fmt.Sprintf("%.200q", strings.Join(argv, " ")) }

@@ -298,7 +298,7 @@ func checkStoredContext(tr *tree, report reporter) {
 func checkInit(tr *tree, report reporter) {
 	for _, f := range tr.files {
 		for _, d := range f.ast.Decls {
-			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" && !f.test {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" && !f.test && !f.generated {
 				report(f.dir, "%s: init runs in every program that links the package", tr.line(d))
 			}
 		}

@@ -384,4 +384,3 @@ func tail(dir string) string {
 	}
 	return strings.ToValidUTF8(strings.TrimSpace(string(b)), "?")
 }
-

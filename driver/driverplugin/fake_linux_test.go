@@ -21,13 +21,10 @@ import (
 func TestSuiteWithFake(t *testing.T) {
 	for _, role := range []string{"fake", "fake-plain"} {
 		t.Run(role, func(t *testing.T) {
-			var p *driverplugin.Plugin
+			p, _ := begin(t, role)
+			t.Cleanup(func() { closePlugin(t, p) }) // the last one
 			drivertest.Suite(t, drivertest.SuiteConfig{
-				New: func(t *testing.T) driver.Driver {
-					p, _ = begin(t, role)
-					t.Cleanup(func() { closePlugin(t, p) }) // the last one
-					return p.Driver()
-				},
+				New: func(*testing.T) driver.Driver { return p.Driver() },
 				Renew: func(t *testing.T, _ driver.Driver) driver.Driver {
 					l, _ := launch(t, role)
 					rec, pid := p.Record(), p.PID()

@@ -41,6 +41,8 @@ func play(role string) {
 	case hostile(role):
 	case role == "rawexec":
 		serveRawexec()
+	case role == "agent":
+		playAgent()
 	default:
 		driverplugin.Serve(newFake(role))
 	}
@@ -145,6 +147,23 @@ func eventually(t *testing.T, what string, ok func() bool) {
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
+}
+
+// whole is all that a driver over the wire is.
+type whole interface {
+	driver.Driver
+	parts
+}
+
+// parts are those of the contract that a driver need not have.
+type parts interface {
+	driver.Preparer
+	driver.Signaler
+	driver.Inspector
+	driver.Execer
+	driver.Meter
+	driver.EventSource
+	driver.Networker
 }
 
 // fakeSchema is what the tasks of the fake driver are configured with.

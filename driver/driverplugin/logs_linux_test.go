@@ -5,13 +5,18 @@ package driverplugin_test
 
 import (
 	"bytes"
+	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/nodekeep/nodekeep/driver"
@@ -91,6 +96,65 @@ func TestLogsOutliveAgent(t *testing.T) {
 	}
 	require.Equal(t, lines, strings.Count(log.String(), "[INFO]  line: "), "what the first agent read does not come again")
 	require.NoDirExists(t, l.Dir)
+}
+
+// playAgent is an agent that launches a driver, starts a task, has it log later, says
+// what it knows, and waits for its death.
+func playAgent() {
+	fail := func(err error) {
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+	}
+	exe, err := os.Executable()
+	fail(err)
+	ctx := context.Background()
+	dir := os.Getenv("NK_DIR")
+	p, err := driverplugin.Launch(ctx, exe, drivermanager.Launch{Dir: dir + "/p", Config: json.RawMessage(richConfig),
+		Env: []string{roleEnv + "=rich", "NK_DIR=" + dir}, Log: hclog.NewNullLogger()})
+	fail(err)
+	h, err := p.Driver().Start(ctx, fullTask)
+	fail(err)
+	fail(p.Driver().(driver.Signaler).Signal(ctx, "1000", "LATER"))
+	fail(json.NewEncoder(os.Stdout).Encode(said{p.Record(), h}))
+	select {}
+}
+
+type said struct {
+	Record json.RawMessage
+	Handle *driver.Handle
+}
+
+// kill -9 of an agent, and only then the driver logs a thousand lines: the next
+// agent finds the same process and reads every line; the task is untouched.
+func TestLogsOfKilledAgent(t *testing.T) {
+	l, log := launch(t, "rich")
+	require.NoError(t, os.MkdirAll(l.Dir, 0o700))
+	cmd := exec.Command(self(t))
+	cmd.Env = append(os.Environ(), roleEnv+"=agent", "NK_DIR="+l.Dir)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	var s said
+	require.NoError(t, json.NewDecoder(out).Decode(&s))
+	require.NoError(t, cmd.Process.Kill())
+	_, _ = io.Copy(io.Discard, out)
+	require.Error(t, cmd.Wait())
+
+	p, err := driverplugin.Reattach(bounded(t), s.Record, l)
+	require.NoError(t, err)
+	eventually(t, "all lines", func() bool { return strings.Contains(log.String(), " i=999\n") })
+	require.Equal(t, 1000, strings.Count(log.String(), "[INFO]  line: "))
+	require.Equal(t, []int{p.PID()}, alive(l))
+	d := p.Driver().(whole)
+	require.NoError(t, d.Recover(bounded(t), s.Handle))
+	st, err := d.Inspect(bounded(t), fullTask.ID)
+	require.NoError(t, err)
+	require.Equal(t, "running", st.State)
+	require.NoError(t, d.Destroy(bounded(t), driver.TaskRef{ID: fullTask.ID, Handle: s.Handle}, true))
+	closePlugin(t, p)
+	require.NoError(t, os.RemoveAll(l.Dir))
 }
 
 // What was read is given back to the file system, and a flood is cut short.
