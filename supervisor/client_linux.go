@@ -22,22 +22,30 @@ type client struct {
 	closed atomic.Bool // by us
 	end    chan struct{}
 	used   bool // guarded by Scope.mu: it was the scope's connection, and its end is unasked
+	scope  *Scope
 
 	wmu   sync.Mutex // orders writes
 	mu    sync.Mutex
 	seq   uint32
 	calls map[uint32]*call // nil once ended
+
+	// What watches silence; guarded by mu.
+	awaited int         // calls that are to be answered soon
+	silence *time.Timer // runs while there are any
+	heard   bool        // something came since it was set
+	pinged  bool        // nothing came, so a Hello was asked
 }
 
 // call is one request under way. Any number may wait for it.
 type call struct {
-	done chan struct{}
-	r    reply
-	err  error
+	done  chan struct{}
+	waits bool // for as long as a process lives
+	r     reply
+	err   error
 }
 
-func newClient(f *os.File, pid int) *client {
-	return &client{f: f, pid: pid, since: time.Now(), end: make(chan struct{}), calls: map[uint32]*call{}}
+func newClient(s *Scope, f *os.File, pid int) *client {
+	return &client{scope: s, f: f, pid: pid, since: time.Now(), end: make(chan struct{}), calls: map[uint32]*call{}}
 }
 
 // close ends the connection from our side.
@@ -73,28 +81,23 @@ func (c *client) run() {
 		c.mu.Lock()
 		k := c.calls[r.id]
 		delete(c.calls, r.id)
+		if c.heard = true; k != nil {
+			c.answered(k)
+		}
 		c.mu.Unlock()
 		if k != nil {
 			k.r, k.err = r, r.err
 			close(k.done)
 		}
 	}
-	_ = c.f.Close()
-	c.mu.Lock()
-	left := c.calls
-	c.calls = nil
-	c.mu.Unlock()
-	for _, k := range left {
-		k.err = ErrClosed
-		close(k.done)
-	}
+	c.forgetAll(ErrClosed)
 	reapSupervisors(c.pid, !c.closed.Load())
 	close(c.end)
 }
 
 // send sends one request. It fails through the call, never at once.
 func (c *client) send(kind uint8, fill func(*enc)) *call {
-	k := &call{done: make(chan struct{})}
+	k := &call{done: make(chan struct{}), waits: kind == kWait || kind == kExecWait}
 	c.mu.Lock()
 	if c.calls == nil {
 		c.mu.Unlock()
@@ -105,6 +108,9 @@ func (c *client) send(kind uint8, fill func(*enc)) *call {
 	c.seq++
 	id := c.seq
 	c.calls[id] = k
+	if !k.waits {
+		c.watchSilence()
+	}
 	c.mu.Unlock()
 	e := newFrame(kind, id)
 	if fill != nil {
@@ -116,7 +122,9 @@ func (c *client) send(kind uint8, fill func(*enc)) *call {
 		return k
 	}
 	c.wmu.Lock()
+	_ = c.f.SetWriteDeadline(time.Now().Add(c.scope.pool.hung)) // of one that does not read
 	_, err := c.f.Write(b)
+	_ = c.f.SetWriteDeadline(time.Time{})
 	c.wmu.Unlock()
 	if err != nil {
 		_ = c.f.Close()
@@ -130,6 +138,9 @@ func (c *client) forget(id uint32, k *call, err error) {
 	c.mu.Lock()
 	mine := c.calls[id] == k
 	delete(c.calls, id)
+	if mine {
+		c.answered(k)
+	}
 	c.mu.Unlock()
 	if mine {
 		k.err = err
@@ -142,6 +153,9 @@ func (c *client) forgetAll(err error) {
 	c.mu.Lock()
 	left := c.calls
 	c.calls = nil
+	if c.silence != nil {
+		c.silence.Stop()
+	}
 	c.mu.Unlock()
 	for _, k := range left {
 		k.err = err
@@ -172,6 +186,20 @@ func (k *call) answer(stop <-chan struct{}) (reply, error) {
 	select {
 	case <-k.done:
 		return k.r, k.err
+	case <-stop:
+		return reply{}, ErrClosed
+	}
+}
+
+// within waits for the answer, no longer than bound, or for stop.
+func (k *call) within(bound time.Duration, stop <-chan struct{}) (reply, error) {
+	t := time.NewTimer(bound)
+	defer t.Stop()
+	select {
+	case <-k.done:
+		return k.r, k.err
+	case <-t.C:
+		return reply{}, ErrNotAnswering
 	case <-stop:
 		return reply{}, ErrClosed
 	}

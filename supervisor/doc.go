@@ -32,6 +32,8 @@
 // that dies loses nothing either: the lock says so, the next one reads the
 // journal and adopts every task whose pid, start time and boot id match. The
 // tasks hold their FIFOs open for reading as well, so no write of theirs fails.
+// One that hangs is as one that died: while something is asked of it, its silence
+// is bounded, and then it is ended, by the lock it holds.
 //
 // The program of a supervisor is the host's own, started again: the package's
 // init looks for a private argv[0] and a cookie and never returns if it finds
@@ -66,6 +68,10 @@ var (
 	ErrBusy = errors.New("supervisor: scope still holds tasks")
 	// ErrExited is the answer to Exec when the task has ended.
 	ErrExited = errors.New("supervisor: task has ended")
+	// ErrNotAnswering says that a supervisor holds the scope, does not answer, and
+	// could not be ended either: it hangs in the kernel, or what holds the lock is
+	// none of ours. The text names it. Its tasks are alive or not.
+	ErrNotAnswering = errors.New("supervisor: no answer")
 	// ErrUnsupported says that the supervisor is older than the request.
 	ErrUnsupported = errors.New("supervisor: too old for this request")
 )

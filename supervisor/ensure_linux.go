@@ -30,6 +30,7 @@ var errBusyLock = errors.New("supervisor: the scope is locked")
 // start one, and the supervisor inherits the locked file.
 func (s *Scope) ensure() (*client, error) {
 	end := time.Now().Add(ensureBound)
+	var silent silentFor
 	for pause := 2 * time.Millisecond; ; pause = min(pause*5/4, 200*time.Millisecond) {
 		if err := os.MkdirAll(s.dir, 0o700); err != nil {
 			return nil, failed("supervisor: make the scope", err)
@@ -50,9 +51,13 @@ func (s *Scope) ensure() (*client, error) {
 		case err != errBusyLock:
 			return nil, err
 		}
+		began := time.Now()
 		c, err := s.attach()
-		if err == nil || errors.Is(err, ErrForeignScope) {
+		if err == nil || errors.Is(err, ErrForeignScope) || s.isOver() {
 			return c, err
+		}
+		if err := silent.judge(s, began, err); err != nil {
+			return nil, err
 		}
 		if time.Now().After(end) {
 			return nil, failed("supervisor: "+s.dir+"/lock is held but nothing answers; see who holds it", err)
@@ -73,11 +78,11 @@ func (s *Scope) attach() (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := s.open(newClient(f, 0))
+	c, err := s.open(newClient(s, f, 0))
 	if err != nil {
 		return nil, err
 	}
-	r, err := c.send(kHello, nil).answer(s.stop)
+	r, err := c.send(kHello, nil).within(s.pool.silence, s.stop)
 	if err == nil && r.version < 1 {
 		err = errors.New("supervisor: what listens in " + s.dir + " is no supervisor")
 	}
@@ -140,7 +145,7 @@ func (s *Scope) launch(lock int) (*client, error) {
 		return nil, failed("supervisor: start "+s.pool.exe, err)
 	}
 	reapSupervisors(0, false)
-	return s.open(newClient(conn, pid))
+	return s.open(newClient(s, conn, pid))
 }
 
 func (s *Scope) fork(l, lock int) (int, error) {

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Pool is all scopes below one runtime directory, as one agent sees them. Two
@@ -17,6 +18,8 @@ import (
 type Pool struct {
 	cfg      PoolConfig
 	exe      string
+	silence  time.Duration // silenceBound and
+	hung     time.Duration // hungBound
 	launches chan struct{} // bounds how many supervisors are being started at a time
 	closing  chan struct{}
 	wg       sync.WaitGroup // what scopes run in the background
@@ -47,7 +50,7 @@ func NewPool(cfg PoolConfig) (*Pool, error) {
 		return nil, err
 	}
 	return &Pool{
-		cfg: cfg, exe: exe, launches: make(chan struct{}, 2*runtime.NumCPU()),
+		cfg: cfg, exe: exe, silence: silenceBound, hung: hungBound, launches: make(chan struct{}, 2*runtime.NumCPU()),
 		closing: make(chan struct{}), scopes: map[string]*Scope{},
 	}, nil
 }

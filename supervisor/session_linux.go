@@ -72,7 +72,7 @@ func (s *Scope) greet(ctx context.Context) (*client, error) {
 	if err != nil {
 		return nil, failed(err.Error(), ErrClosed)
 	}
-	c := newClient(f, 0)
+	c := newClient(s, f, 0)
 	if !s.enlist(c) {
 		return nil, ErrClosed
 	}

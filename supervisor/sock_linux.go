@@ -61,14 +61,16 @@ func listen(dir string) (fd int, err error) {
 	return fd, nil
 }
 
-// dial connects while blocking (it only waits when the backlog is full) and
-// then hands the descriptor to the runtime's poller. A listener of another user
-// is refused.
+// dial connects while blocking (it only waits when the backlog is full, and not
+// for ever) and then hands the descriptor to the runtime's poller. A listener of
+// another user is refused.
 func dial(dir string) (*os.File, error) {
 	fd, err := newSocket()
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
+	bound := syscall.NsecToTimeval(int64(silenceBound))
+	_ = syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_SNDTIMEO, &bound)
 	err = withSockaddr(dir, func(sa syscall.Sockaddr) error { return syscall.Connect(fd, sa) })
 	if err == nil {
 		var c *syscall.Ucred

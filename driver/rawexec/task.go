@@ -146,7 +146,7 @@ func translate(err error) error {
 		return fmt.Errorf("%w: %w", driver.ErrTaskNotFound, err)
 	case errors.Is(err, supervisor.ErrForeignScope):
 		return fmt.Errorf("%w: %w", driver.ErrForeignScope, err)
-	case errors.Is(err, supervisor.ErrClosed):
+	case errors.Is(err, supervisor.ErrClosed), errors.Is(err, supervisor.ErrNotAnswering):
 		return driver.Recoverable(fmt.Errorf("%w: %w", driver.ErrUnavailable, err))
 	}
 	return err
