@@ -68,16 +68,14 @@ func read(path string) string {
 
 // Sample measures now. ok is false when the task has no process.
 func (m *Meter) Sample(now time.Time) (u driver.Usage, ok bool) {
-	pids := m.procs()
-	if len(pids) == 0 {
-		return u, false
-	}
-	u.Time, u.Pids = now, len(pids)
 	var p sums
-	for _, pid := range pids {
+	for _, pid := range m.procs() {
 		p.add("/proc/" + strconv.Itoa(pid))
 	}
-	u.Threads = p.threads
+	if p.n == 0 {
+		return u, false
+	}
+	u.Time, u.Pids, u.Threads = now, p.n, p.threads
 	if n, ok := number(read(m.file("pids", "pids.current"))); ok {
 		u.Threads = int(n)
 	}
@@ -242,6 +240,7 @@ func (m *Meter) io(p sums) *driver.IOUsage {
 // sums are over all processes of a task.
 type sums struct {
 	procTime
+	n           int // processes that were there to be asked
 	mem         map[string]uint64
 	read, write uint64
 	hasIO       bool // some process told
@@ -252,6 +251,7 @@ func (s *sums) add(proc string) {
 	if !ok { // gone
 		return
 	}
+	s.n++
 	s.user, s.system, s.threads = s.user+t.user, s.system+t.system, s.threads+t.threads
 	if s.mem == nil {
 		s.mem = map[string]uint64{}
