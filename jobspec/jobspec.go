@@ -4,7 +4,9 @@
 package jobspec
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"strings"
@@ -65,6 +67,28 @@ type Group struct {
 	// It has no tasks where a scheduler adds them (a gateway): no alloc is made of it.
 	Alloc *spec.Alloc
 	Tree  *Block
+}
+
+// ReadFile reads a regular file of at most MaxSize bytes; what is larger comes cut
+// one byte beyond it, for Parse to tell. Devices and pipes, which may have no end
+// or never begin, are refused: hand Parse what a pipe had in File.Src.
+func ReadFile(name string) (File, error) {
+	st, err := os.Stat(name) // before it is opened, which a FIFO may block
+	switch {
+	case err != nil:
+		return File{}, err
+	case st.IsDir():
+		return File{}, &fs.PathError{Op: "read", Path: name, Err: errors.New("is a directory")}
+	case !st.Mode().IsRegular():
+		return File{}, &fs.PathError{Op: "read", Path: name, Err: errors.New("is a device or a pipe")}
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return File{}, err
+	}
+	defer f.Close()
+	src, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
+	return File{Name: name, Src: append([]byte{}, src...)}, err
 }
 
 // Parse reads a job file. What is wrong with it is an *Error that tells all
@@ -137,12 +161,11 @@ func (p *parser) result() error {
 // read reads f; not ok if that failed, or if it is too large to look at.
 func (p *parser) read(f File) ([]byte, bool) {
 	if f.Src == nil {
-		src, err := os.ReadFile(f.Name)
-		if err != nil {
+		var err error
+		if f, err = ReadFile(f.Name); err != nil {
 			p.failed = fmt.Errorf("jobspec: %w", err)
 			return nil, false
 		}
-		f.Src = src
 	}
 	p.diags.source(f.Name, f.Src)
 	return f.Src, len(f.Src) <= MaxSize || p.diags.check(f.Name, f.Src)

@@ -79,7 +79,7 @@ func (d *diagnostics) check(name string, src []byte) bool {
 	before := len(d.all)
 	start := hcl.Range{Filename: name, Start: hcl.InitialPos, End: hcl.InitialPos}
 	if len(src) > MaxSize {
-		d.add(start, "File too large", "A job file has %d bytes at most, this one has %d.", MaxSize, len(src))
+		d.add(start, "File too large", "A job file has %d bytes at most, this one has more.", MaxSize)
 		return false
 	}
 	if at := reserved.FindIndex(src); at != nil {

@@ -69,6 +69,7 @@ func TestBadJobs(t *testing.T) {
 		b.refused(1, "6 |         comand = \"/bin/true\"\n", "run", config)
 		b.refused(1, "config.hcl is not a valid job file", "job", "validate", config)
 		b.refused(1, "is a directory", "run", t.TempDir())
+		b.refused(1, "/dev/zero cannot be read: is a device or a pipe", "run", "/dev/zero")
 		b.refused(1, "both hold job \"good\"", "run", good, good)
 		b.refused(1, "missing.hcl does not exist", "job", "validate", good, missing)
 		require.Contains(t, b.nk("run", syntax).err, "3 |     count = = 2\n", "the line is shown")

@@ -41,7 +41,7 @@ func (f *jobFlags) bind(fs *flag.FlagSet) {
 // config is how a file is read. Functions such as file() may read what the user
 // may, relative to the working directory.
 func (f *jobFlags) config(file jobspec.File) (jobspec.ParseConfig, error) {
-	cfg := jobspec.ParseConfig{File: file, Env: os.Environ(), Lenient: f.lenient, Vars: map[string]string{}}
+	cfg := jobspec.ParseConfig{File: file, Env: os.Environ(), Getenv: os.LookupEnv, Lenient: f.lenient, Vars: map[string]string{}}
 	for _, kv := range f.vars {
 		k, v, ok := strings.Cut(kv, "=")
 		if !ok || k == "" {
@@ -141,20 +141,23 @@ func readJobs(files []string, flags jobFlags) ([]parsedJob, error) {
 // readFile reads a job file, or the standard input for "-".
 func readFile(name string) (jobspec.File, error) {
 	if name == "-" {
-		src, err := io.ReadAll(os.Stdin)
+		src, err := io.ReadAll(io.LimitReader(os.Stdin, jobspec.MaxSize+1)) // more is told by jobspec
 		if err != nil {
 			return jobspec.File{}, fmt.Errorf("standard input: %w", err)
 		}
 		return jobspec.File{Name: "standard input", Src: src}, nil
 	}
-	src, err := os.ReadFile(name)
+	file, err := jobspec.ReadFile(name)
+	var why *fs.PathError
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return jobspec.File{}, fmt.Errorf("job file %s does not exist: check the path", name)
+		return file, fmt.Errorf("job file %s does not exist: check the path", name)
+	case errors.As(err, &why):
+		return file, fmt.Errorf("job file %s cannot be read: %w: name a regular file, or - for the standard input", name, why.Err)
 	case err != nil:
-		return jobspec.File{}, fmt.Errorf("job file %s cannot be read: %w", name, err)
+		return file, fmt.Errorf("job file %s cannot be read: %w", name, err)
 	}
-	return jobspec.File{Name: name, Src: append([]byte{}, src...)}, nil
+	return file, nil
 }
 
 func readJob(name string, flags jobFlags) (p parsedJob, err error) {
