@@ -275,6 +275,10 @@ func (p *parser) labels(a *hclsyntax.Attribute, e *evaluator) ([]string, bool) {
 // unknown reports a name that has no place where it stands: as a warning where
 // the caller wants to read more than there is.
 func (p *parser) unknown(r hcl.Range, what, name string, in *node) {
+	if len(p.diags.all)+len(p.diags.warnings) > 10*maxDiagnostics { // nobody will read it
+		p.diags.add(r, "Unknown "+what, "%q has no meaning here.", name)
+		return
+	}
 	names := in.names()
 	where := "a job file outside of blocks"
 	if in.name != "" {

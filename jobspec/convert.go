@@ -216,7 +216,8 @@ func (p *parser) object(def *node, in *input) (any, bool) {
 			ok = false
 			continue
 		}
-		item, is := &input{in.name + "." + k, v, in.where}, false
+		item := &input{in.name + "." + k, v, in.where}
+		var is bool
 		switch {
 		case def.kind == kindMap:
 			texts[k], is = p.text(item, formText)

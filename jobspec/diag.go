@@ -118,6 +118,7 @@ type diagnostics struct {
 	all      []Diagnostic // errors
 	warnings []Diagnostic
 	sources  map[string][]byte
+	starts   map[string][]int // of their lines
 }
 
 func (d *diagnostics) source(name string, src []byte) {
@@ -125,6 +126,7 @@ func (d *diagnostics) source(name string, src []byte) {
 		d.sources = map[string][]byte{}
 	}
 	d.sources[name] = src
+	delete(d.starts, name)
 }
 
 func (d *diagnostics) add(r hcl.Range, summary, format string, args ...any) {
@@ -157,13 +159,26 @@ func (d *diagnostics) make(r hcl.Range, s Severity, summary, detail string) Diag
 // line is the n-th line of a file.
 func (d *diagnostics) line(file string, n int) (string, bool) {
 	src, ok := d.sources[file]
-	for i := 1; ok && i < n; i++ {
-		_, src, ok = bytes.Cut(src, []byte{'\n'})
-	}
-	if !ok || n < 1 {
+	if !ok {
 		return "", false
 	}
-	line, _, _ := bytes.Cut(src, []byte{'\n'})
+	starts := d.starts[file]
+	if starts == nil {
+		starts = []int{0}
+		for i, c := range src {
+			if c == '\n' {
+				starts = append(starts, i+1)
+			}
+		}
+		if d.starts == nil {
+			d.starts = map[string][]int{}
+		}
+		d.starts[file] = starts
+	}
+	if n < 1 || n > len(starts) {
+		return "", false
+	}
+	line, _, _ := bytes.Cut(src[starts[n-1]:], []byte{'\n'})
 	return strings.ToValidUTF8(strings.TrimRight(string(line), "\r"), "\ufffd"), true
 }
 

@@ -107,7 +107,7 @@ func (e *evaluator) value(x hclsyntax.Expression) cty.Value {
 
 // eval is value, for an expression inside a string if quoted is set.
 func (e *evaluator) eval(x hclsyntax.Expression, quoted bool) cty.Value {
-	if !e.spend(1, x.Range()) {
+	if !e.spend(stepCost, x.Range()) {
 		return none
 	}
 	switch x := x.(type) {
@@ -187,7 +187,7 @@ func (e *evaluator) operation(x hclsyntax.Expression) cty.Value {
 			return none
 		}
 		source := lit(x.Source)
-		e.spend(length(source.(*hclsyntax.LiteralValueExpr).Val), x.Range())
+		e.spend(stepCost*length(source.(*hclsyntax.LiteralValueExpr).Val), x.Range())
 		simple = &hclsyntax.SplatExpr{Source: source, Each: x.Each, Item: x.Item, SrcRange: x.SrcRange, MarkerRange: x.MarkerRange}
 	case *hclsyntax.ScopeTraversalExpr:
 		simple = x

@@ -181,7 +181,7 @@ func (e *evaluator) afford(x *hclsyntax.FunctionCallExpr, args []cty.Value) bool
 	cost := total
 	switch x.Name {
 	case "distinct", "contains", "index", "setunion", "setintersection", "setsubtract", "setsymmetricdifference", "compact", "coalescelist":
-		cost += total * total / 1024
+		cost += total * total / 64
 	case "setproduct":
 		cost = 1
 		for _, a := range args {

@@ -116,7 +116,7 @@ func (f *fileFuncs) read(name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }() // was only read
 	if st, err := file.Stat(); err == nil && !st.Mode().IsRegular() {
 		return nil, fmt.Errorf("%q is not a regular file", name) // a FIFO would never end
 	}

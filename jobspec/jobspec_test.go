@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -360,4 +361,142 @@ func TestRenderColor(t *testing.T) {
 	var b bytes.Buffer
 	require.NoError(t, e.Render(&b, true))
 	require.Contains(t, b.String(), "     2 | \tfoo = 1\n       | \t\x1b[31m^^^\x1b[0m\n")
+}
+
+// What a file says costs a bounded time, however it says it.
+func TestBombs(t *testing.T) {
+	big := strings.Repeat("a", 200_000)
+	for name, locals := range map[string]string{
+		"doubling":       "a = \"" + strings.Repeat("x", 1000) + "\"\n" + doubling(40),
+		"loops in loops": "l = range(1000)\nx = [for a in local.l : [for b in local.l : [for c in local.l : [for d in local.l : a]]]]",
+		"product":        "l = range(1000)\nx = setproduct(local.l, local.l, local.l, local.l)",
+		"width":          "x = format(\"%1000000000d\", 1)",
+		"replace":        "b = \"" + big + "\"\nx = replace(local.b, \"a\", local.b)",
+		"regex_replace":  "b = \"" + big + "\"\nx = regex_replace(local.b, \"a\", local.b)",
+		"join":           "b = \"" + big + "\"\nx = join(local.b, [for i in range(1000) : \"\"])",
+		"indent":         "x = indent(1000000000, \"a\\nb\")",
+		"distinct":       "x = distinct(flatten([for i in range(1000) : [for j in range(1000) : \"${i}-${j}\"]]))",
+		"power":          "x = \"${pow(10, 1000000000)}\"",
+		"bcrypt":         "x = bcrypt(\"a\", 31)",
+		"json number":    "x = jsondecode(\"1e999999999\")",
+		"text number":    "x = max(\"1e999999999\", 1)",
+		"yaml":           "x = yamldecode(\"a: &a [x,x,x,x,x,x,x,x,x]\\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\\nd: [*c,*c,*c,*c,*c,*c,*c,*c,*c]\")",
+		"index":          "x = [1][\"1e999999999\"]",
+		"splat":          "l = range(1000)\nx = [for a in local.l : [for b in local.l : local.l[*]]]",
+	} {
+		t.Run(name, func(t *testing.T) {
+			start := time.Now()
+			_, err := parse(t, "locals {\n"+locals+"\n}\njob \"j\" {\n group \"g\" {\n task \"t\" {\n driver = \"d\"\n}\n}\n}\n")
+			require.Error(t, err)
+			require.Less(t, time.Since(start), 10*time.Second)
+		})
+	}
+	for name, line := range map[string]string{
+		"unknown": "x%d = 1\n", "quoted": "\"x%d\" = 1\n", "syntax": "%d x = = 1\n", "blocks": "contraint {\n x%d = 1\n}\n", "one line": "x%d { a = ", "names": "meta {\n a%d = b\n}\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			var b strings.Builder
+			for i := 0; b.Len() < jobspec.MaxSize/8; i++ {
+				fmt.Fprintf(&b, line, i)
+			}
+			start := time.Now()
+			_, err := parse(t, "job \"j\" {\n"+b.String()+"}\n")
+			var e *jobspec.Error
+			require.ErrorAs(t, err, &e)
+			require.LessOrEqual(t, len(e.Diagnostics), 100)
+			require.Less(t, time.Since(start), 20*time.Second)
+		})
+	}
+	_, err := parse(t, "locals {\n l = range(1000)\n}\njob \"j\" {\n dynamic \"group\" {\n for_each = [for a in local.l : [for b in range(20) : b]]\n labels = [\"g${group.key}\"]\n content {\n dynamic \"task\" {\n for_each = local.l\n labels = [\"t${task.key}\"]\n content {\n driver = \"d\"\n}\n}\n}\n}\n}\n")
+	require.ErrorContains(t, err, "Too m")
+}
+
+// doubling are n local values, each twice the one before.
+func doubling(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "%c%d = \"${local.%s}${local.%s}\"\n", 'b', i, prev(i), prev(i))
+	}
+	return b.String()
+}
+
+func prev(i int) string {
+	if i == 0 {
+		return "a"
+	}
+	return fmt.Sprintf("b%d", i-1)
+}
+
+// Functions read what the host lets them, and no more.
+func TestFileFunctions(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "jobs", "sub"), 0o700))
+	for name, text := range map[string]string{"secret": "s", "jobs/a.txt": "A", "jobs/sub/b.txt": "B", "jobs/t.tpl": "${templatefile(\"t.tpl\", {})}", "jobs/bin": "\xff"} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	require.NoError(t, os.Symlink(filepath.Join(dir, "secret"), filepath.Join(dir, "jobs", "link")))
+	root, err := os.OpenRoot(filepath.Join(dir, "jobs"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, root.Close()) }()
+	value := func(expr string, cfg jobspec.ParseConfig) (string, error) {
+		cfg.File = jobspec.File{Name: "x.hcl", Src: []byte("job \"j\" {\n meta {\n x = " + expr + "\n}\n group \"g\" {\n task \"t\" {\n driver = \"d\"\n}\n}\n}\n")}
+		job, err := jobspec.Parse(cfg)
+		if err != nil {
+			return "", err
+		}
+		return job.Meta["x"], nil
+	}
+	confined, whole := jobspec.ParseConfig{Files: root.FS()}, jobspec.ParseConfig{Files: os.DirFS(dir), Dir: "jobs/sub"}
+	for _, c := range []struct {
+		expr string
+		cfg  jobspec.ParseConfig
+		want string // "" is an error
+	}{
+		{`file("a.txt")`, confined, "A"},
+		{`file("/a.txt")`, confined, "A"},
+		{`file("./sub/../a.txt")`, confined, "A"},
+		{`file("../secret")`, confined, ""},
+		{`file("link")`, confined, ""},
+		{`file("sub")`, confined, ""},
+		{`file("bin")`, confined, ""},
+		{`filebase64("bin")`, confined, "/w=="},
+		{`templatefile("t.tpl", {})`, confined, ""},
+		{`join(",", fileset(".", "**/*.txt"))`, confined, "a.txt,sub/b.txt"},
+		{`env("HOME")`, confined, ""},
+		{`pathexpand("~/x")`, confined, ""},
+		{`file("b.txt")`, whole, "B"},
+		{`file("../a.txt")`, whole, "A"},
+		{`file("../../secret")`, whole, "s"},
+		{`file("../../../etc/passwd")`, whole, ""},
+		{`abspath("x")`, whole, "/jobs/sub/x"},
+		{`file("a.txt")`, jobspec.ParseConfig{}, ""},
+		{`fileexists("a.txt")`, jobspec.ParseConfig{}, ""},
+		{`fileset(".", "*")`, jobspec.ParseConfig{}, ""},
+	} {
+		got, err := value(c.expr, c.cfg)
+		if c.want == "" {
+			require.Error(t, err, c.expr)
+			continue
+		}
+		require.NoError(t, err, c.expr)
+		require.Equal(t, c.want, got, c.expr)
+	}
+}
+
+// A scheduler finds its part in the tree, with the places.
+func TestTree(t *testing.T) {
+	job, err := parse(t, "job \"j\" {\n group \"g\" {\n  constraint {\n   attribute = node.class\n   regexp = \"b.*\"\n  }\n  scaling {\n   max = \"7\"\n   policy {\n    cooldown = \"1m\"\n   }\n  }\n  task \"t\" {\n   driver = \"d\"\n  }\n }\n}\n")
+	require.NoError(t, err)
+	g := job.Groups[0].Tree
+	c := g.First("constraint")
+	require.Equal(t, []any{"${node.class}", "regexp", "b.*", nil}, []any{c.Get("attribute"), c.Get("operator"), c.Get("value"), c.Get("weight")})
+	require.Equal(t, jobspec.Range{File: "test.hcl", Line: 3, Column: 3, EndLine: 3, EndColumn: 13}, c.Range)
+	require.Len(t, g.All("constraint"), 1)
+	require.Nil(t, g.First("spread"))
+	require.Equal(t, map[string]any{"max": int64(7), "policy": map[string]any{"cooldown": "1m"}}, g.First("scaling").Map())
+	require.Equal(t, "t", g.First("task").Label())
+	require.Empty(t, c.Label())
+	notes := job.NotActedOn(jobspec.ByScheduler)
+	require.Empty(t, notes)
+	require.Len(t, job.NotActedOn(), 2)
 }

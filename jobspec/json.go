@@ -55,7 +55,6 @@ func (p *parser) fromJSON(src []byte) *Block {
 	for _, pair := range pairs {
 		if pair.name == def.json {
 			x = pair.value
-			pairs, ok = p.pairs(x, "a job")
 			break
 		}
 	}

@@ -25,7 +25,7 @@ func (p *parser) syntax(name string, src []byte) *hclsyntax.Body {
 		return file.Body.(*hclsyntax.Body)
 	}
 	if !p.otherTools(name, src) {
-		for _, d := range diags {
+		for _, d := range diags[:min(len(diags), maxDiagnostics)] {
 			if p.syntaxError(name, d) {
 				break // what follows is likely to come of it
 			}

@@ -21,7 +21,8 @@ const (
 	maxDepth     = 200     // of brackets
 	maxOperators = 10_000  // in a file: the parser recurses with them
 	maxExponent  = 4096    // of two, of a number
-	maxCost      = 8 << 20 // of evaluation: steps, and bytes of what they make
+	maxCost      = 8 << 20 // of evaluation: bytes of what is made, and
+	stepCost     = 64      // for each step
 	maxBlocks    = 10_000  // that dynamic blocks may make of a file
 )
 
