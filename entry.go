@@ -59,6 +59,7 @@ type tombstone struct {
 	CreateTime  time.Time          `json:"create_time,omitzero"`
 	Status      allocrunner.Status `json:"status"`
 	Description string             `json:"description,omitempty"`
+	Ending      allocrunner.Cause  `json:"ending,omitempty"`
 	FinishedAt  time.Time          `json:"finished_at,omitzero"`
 }
 
@@ -66,14 +67,14 @@ func buried(s AllocStatus) tombstone {
 	al := s.Alloc
 	return tombstone{ID: al.ID, Name: al.Name, JobID: al.JobID, Group: al.Group, Index: al.Index,
 		Desired: al.DesiredStatus, ModifyIndex: al.ModifyIndex, CreateTime: al.CreateTime,
-		Status: s.Status, Description: s.Description, FinishedAt: s.FinishedAt}
+		Status: s.Status, Description: s.Description, Ending: s.Ending, FinishedAt: s.FinishedAt}
 }
 
 func (t tombstone) status() AllocStatus {
 	return AllocStatus{
 		Alloc: &spec.Alloc{ID: t.ID, Name: t.Name, JobID: t.JobID, Group: t.Group, Index: t.Index,
 			DesiredStatus: t.Desired, ModifyIndex: t.ModifyIndex, CreateTime: t.CreateTime},
-		Snapshot: allocrunner.Snapshot{Status: t.Status, Description: t.Description, FinishedAt: t.FinishedAt,
+		Snapshot: allocrunner.Snapshot{Status: t.Status, Description: t.Description, Ending: t.Ending, FinishedAt: t.FinishedAt,
 			Desired: t.Desired, ModifyIndex: t.ModifyIndex, Done: true, Durable: true},
 		Gone: true,
 	}

@@ -50,22 +50,42 @@ func (a *app) apply(ctx context.Context, files []string, flags jobFlags, until s
 	if err != nil {
 		return err
 	}
-	what := "applied"
-	if until != "" {
-		what = until
-		if err := wait(ctx, c, ids, timeout, "the jobs go on; look with nodekeep ps", reached(until)); err != nil {
-			return err
-		}
+	if until == "" {
+		return a.printIDs("applied", ids)
 	}
-	return a.printIDs(what, ids)
+	over := map[string]bool{}
+	done := reached(until)
+	err = wait(ctx, c, ids, timeout, "the jobs go on; look with nodekeep ps", func(al *api.Alloc) (bool, error) {
+		ok, err := done(al)
+		over[al.ID] = al.Finished()
+		return ok, err
+	})
+	switch {
+	case err != nil:
+		return err
+	case a.json || until == "complete":
+		return a.printIDs(until, ids)
+	}
+	for _, id := range ids {
+		what := "running"
+		if over[id] {
+			what = "complete (has run, and runs once)"
+		}
+		fmt.Fprintf(a.stdout, "%s %s\n", what, id)
+	}
+	return nil
 }
 
 // reached tells when an alloc is running (all of its tasks have been started,
-// but those that come after the others) or complete. One that failed never is.
+// but those that come after the others) or complete. One that failed never is. A
+// batch that is complete has been running; anything else that is over is not.
 func reached(until string) func(*api.Alloc) (bool, error) {
 	return func(al *api.Alloc) (bool, error) {
 		if al.Status == "failed" {
 			return false, fmt.Errorf("alloc %s of job %s failed: %s: see nodekeep inspect %s", al.ID, al.Job, al.Description, al.ID)
+		}
+		if until == "running" && al.Finished() && !spec.JobType(al.Type).Batch() && !al.Gone {
+			return false, fmt.Errorf("alloc %s of job %s is over and does not run: %s: apply it again to start a new one", al.ID, al.Job, al.Description)
 		}
 		if until == "complete" || al.Status != "running" {
 			return al.Status == "complete" && al.Finished(), nil

@@ -23,6 +23,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nodekeep/nodekeep"
+	"github.com/nodekeep/nodekeep/allocrunner"
 	"github.com/nodekeep/nodekeep/api"
 	"github.com/nodekeep/nodekeep/spec"
 )
@@ -364,8 +365,8 @@ func checkDriver(drivers map[string]nodekeep.DriverStatus, name string) error {
 // plan merges what is wanted into what is there, by place (group and index):
 //
 //   - the same alloc as before, running or completed: it stays as it is;
-//   - another one, or the old one was stopped or has failed: the old one is
-//     stopped and a new one takes its place;
+//   - another one, or the old one was stopped, has failed or is over without
+//     being a batch: the old one is stopped and a new one takes its place;
 //   - no longer wanted: stopped.
 //
 // Of each place the latest stopped alloc is kept, to be looked at; older ones
@@ -376,7 +377,7 @@ func (s *jobStore) plan(old *job, want api.Job, index uint64) (*job, []string) {
 	fresh := map[string]bool{}
 	for _, w := range want.Allocs {
 		cur, last := slot(old, place(w))
-		if cur != nil && sameWork(cur, w) && !s.failed(cur.ID) {
+		if cur != nil && sameWork(cur, w) && !s.spent(cur) {
 			j.Allocs, ids = append(j.Allocs, cur), append(ids, cur.ID)
 			if last != nil {
 				j.Allocs = append(j.Allocs, last)
@@ -386,8 +387,8 @@ func (s *jobStore) plan(old *job, want api.Job, index uint64) (*job, []string) {
 		}
 		al := w.Clone()
 		al.CreateIndex, al.ModifyIndex, al.CreateTime, al.DesiredStatus = index, index, time.Now().UTC(), spec.DesiredRun
-		if old.Version != 0 || cur != nil || last != nil {
-			al.ID = nextID(w.ID, index)
+		if old.Version != 0 || cur != nil || last != nil || s.spent(w) || s.gone(w.ID) {
+			al.ID = nextID(w.ID, index) // an agent never runs an id twice, also not one that this store has lost
 		}
 		if cur != nil {
 			last = stopped(cur, "replaced by a newer version of the job", index)
@@ -414,10 +415,26 @@ func (s *jobStore) plan(old *job, want api.Job, index uint64) (*job, []string) {
 	return j, ids
 }
 
-// failed says whether the agent saw this alloc fail for good.
-func (s *jobStore) failed(id string) bool {
+// spent says whether the agent will not run this alloc again although it may be
+// wanted: it has failed, or its stop was carried out but not written here, or it
+// is over and no batch, which shall run once.
+func (s *jobStore) spent(al *spec.Alloc) bool {
+	st, ok := s.agent.Alloc(al.ID)
+	switch {
+	case !ok:
+		return false
+	case st.Status == allocrunner.Failed, st.Ending == allocrunner.CauseKilled, st.Ending == allocrunner.CauseStopped:
+		return true
+	case al.JobType.Batch():
+		return false
+	}
+	return st.Gone || st.Done || st.Status == allocrunner.Complete
+}
+
+// gone says whether the agent has collected this alloc.
+func (s *jobStore) gone(id string) bool {
 	st, ok := s.agent.Alloc(id)
-	return ok && st.Status == "failed"
+	return ok && st.Gone
 }
 
 // slot returns what j has at a place: the alloc that shall run, and the latest

@@ -26,6 +26,7 @@ type listAgent struct {
 	last   nodekeep.Desired
 	failed map[string]bool
 	gone   map[string]bool
+	over   map[string]nodekeep.AllocStatus // what the agent knows of other allocs, or knows better
 	err    error
 }
 
@@ -49,6 +50,9 @@ func (l *listAgent) Allocs() (list []nodekeep.AllocStatus) {
 }
 
 func (l *listAgent) Alloc(id string) (st nodekeep.AllocStatus, ok bool) {
+	if st, ok := l.over[id]; ok {
+		return st, true
+	}
 	for _, al := range l.last.Allocs {
 		if al.ID == id {
 			st.Alloc, st.Status = al, allocrunner.Running
@@ -156,7 +160,9 @@ func TestStoreLife(t *testing.T) {
 func TestStoreForgets(t *testing.T) {
 	dir, agent, ctx := t.TempDir(), &listAgent{gone: map[string]bool{}}, t.Context()
 	s := open(t, dir, agent)
-	ids, err := s.Apply(ctx, []api.Job{aJob("stopped", "/a", 1), aJob("complete", "/a", 1)})
+	complete := aJob("complete", "/a", 1)
+	complete.Allocs[0].JobType = spec.JobBatch
+	ids, err := s.Apply(ctx, []api.Job{aJob("stopped", "/a", 1), complete})
 	require.NoError(t, err)
 	require.NoError(t, s.Stop(ctx, ids[0]))
 	agent.gone[ids[0]], agent.gone[ids[1]] = true, true
@@ -165,7 +171,7 @@ func TestStoreForgets(t *testing.T) {
 	require.NotContains(t, agent.wanted(), ids[0])
 	require.Contains(t, agent.wanted(), ids[1])
 	require.NoFileExists(t, filepath.Join(dir, fileName("default", "stopped")))
-	same, err := s.Apply(ctx, []api.Job{aJob("complete", "/a", 1)})
+	same, err := s.Apply(ctx, []api.Job{complete})
 	require.NoError(t, err)
 	require.Equal(t, ids[1:], same)
 	require.NoError(t, s.Forget(ctx))
@@ -175,6 +181,55 @@ func TestStoreForgets(t *testing.T) {
 	index := agent.last.Index
 	require.NoError(t, s.Forget(ctx))
 	require.Equal(t, index, agent.last.Index, "nothing to do is not a change")
+}
+
+// TestStoreSpent: what the agent will not run again gets a new id, also where the
+// store does not know why, or nothing at all.
+func TestStoreSpent(t *testing.T) {
+	over := func(status allocrunner.Status, ending allocrunner.Cause, gone bool) nodekeep.AllocStatus {
+		return nodekeep.AllocStatus{Alloc: &spec.Alloc{}, Snapshot: allocrunner.Snapshot{Status: status, Ending: ending, Done: true}, Gone: gone}
+	}
+	for name, tt := range map[string]struct {
+		typ   spec.JobType
+		is    nodekeep.AllocStatus
+		lost  bool // the store
+		fresh bool
+	}{
+		"stopped, unwritten":            {spec.JobService, over(allocrunner.Complete, allocrunner.CauseKilled, false), false, true},
+		"stopped, unwritten, collected": {spec.JobService, over(allocrunner.Complete, allocrunner.CauseKilled, true), false, true},
+		"stopped batch":                 {spec.JobBatch, over(allocrunner.Complete, allocrunner.CauseKilled, false), false, true},
+		"stopped batch, collected":      {spec.JobBatch, over(allocrunner.Complete, allocrunner.CauseKilled, true), false, true},
+		"completed service":             {spec.JobService, over(allocrunner.Complete, "", false), false, true},
+		"completed batch":               {spec.JobBatch, over(allocrunner.Complete, "", false), false, false},
+		"completed batch, collected":    {spec.JobBatch, over(allocrunner.Complete, "", true), false, false},
+		"failed batch":                  {spec.JobBatch, over(allocrunner.Failed, "", false), false, true},
+		"runs":                          {spec.JobService, nodekeep.AllocStatus{Alloc: &spec.Alloc{}, Snapshot: allocrunner.Snapshot{Status: allocrunner.Running}}, false, false},
+		"lost, stopped":                 {spec.JobService, over(allocrunner.Complete, allocrunner.CauseKilled, false), true, true},
+		"lost, stopped, collected":      {spec.JobService, over(allocrunner.Complete, allocrunner.CauseKilled, true), true, true},
+		"lost, batch, collected":        {spec.JobBatch, over(allocrunner.Complete, "", true), true, true},
+		"lost, runs":                    {spec.JobService, nodekeep.AllocStatus{Alloc: &spec.Alloc{}, Snapshot: allocrunner.Snapshot{Status: allocrunner.Running}}, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, agent := t.TempDir(), &listAgent{}
+			s := open(t, dir, agent)
+			job := aJob("web", "/a", 1)
+			job.Allocs[0].JobType = tt.typ
+			before := []string{job.Allocs[0].ID}
+			if !tt.lost {
+				var err error
+				before, err = s.Apply(t.Context(), []api.Job{job})
+				require.NoError(t, err)
+			}
+			agent.over = map[string]nodekeep.AllocStatus{before[0]: tt.is}
+			after, err := s.Apply(t.Context(), []api.Job{job})
+			require.NoError(t, err)
+			require.Equal(t, tt.fresh, before[0] != after[0])
+			require.Equal(t, "g[0] run", agent.wanted()[after[0]])
+			again, err := s.Apply(t.Context(), []api.Job{job})
+			require.NoError(t, err)
+			require.Equal(t, after, again)
+		})
+	}
 }
 
 // TestStoreRefuses: what is wrong changes nothing, and all faults are told.

@@ -96,6 +96,45 @@ func TestFullDisk(t *testing.T) {
 	b.ok("gc")
 }
 
+// TestAppliedAfterUnwrittenStop: a stop that a full disk, or a job store that was
+// removed, kept from being written was carried out; the job runs again when it is
+// applied, under a new id.
+func TestAppliedAfterUnwrittenStop(t *testing.T) {
+	b := newBox(t)
+	require.NoError(t, os.MkdirAll(b.data, 0o700))
+	require.NoError(t, syscall.Mount("tmpfs", b.data, "tmpfs", 0, "size=16m,mode=700"))
+	t.Cleanup(func() { _ = syscall.Unmount(b.data, syscall.MNT_DETACH) })
+	a := b.serve()
+	file := b.jobFile("svc", "service", "exec sleep 1000", "")
+	runs := func(not string) (id string) {
+		t.Helper()
+		id = strings.TrimPrefix(strings.TrimSpace(b.ok("apply", file, "--wait", "running")), "running ")
+		require.NotEqual(t, not, id)
+		in := b.ok("inspect", id)
+		require.Contains(t, in, "running")
+		return id
+	}
+	first := runs("")
+	fill := filepath.Join(b.data, "fill")
+	_ = exec.Command("dd", "if=/dev/zero", "of="+fill, "bs=64k").Run()
+	b.refused(1, "is being stopped, but that could not be written", "stop", "svc")
+	b.gone("of the first", b.marked)
+	require.NoError(t, os.Remove(fill))
+	second := runs(first)
+	a.kill(syscall.SIGKILL)
+	a = b.serve()
+	require.Equal(t, second, runs(first))
+
+	require.NoError(t, os.RemoveAll(filepath.Join(b.data, "jobs")))
+	require.Equal(t, 1, b.nk("stop", "svc").code)
+	b.gone("of the second", b.marked)
+	a.kill(syscall.SIGTERM)
+	b.serve()
+	b.ok("gc")
+	third := runs(second)
+	b.ok("stop", third)
+}
+
 // TestRotationAcrossCrash: a log that rotates while the agent is away is read
 // as one, each line once.
 func TestRotationAcrossCrash(t *testing.T) {

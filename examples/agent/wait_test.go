@@ -55,7 +55,10 @@ func TestReached(t *testing.T) {
 		ok, _ = reached(until)(&al)
 		require.False(t, ok, "something is still being cleaned up")
 	}
-	al.Done = true
+	al.Done, al.Description = true, "stopped by hand"
+	_, err = reached("running")(&al)
+	require.ErrorContains(t, err, "does not run: stopped by hand")
+	al.Type = "batch"
 	for _, until := range []string{"running", "complete"} {
 		ok, _ = reached(until)(&al)
 		require.True(t, ok)
