@@ -221,8 +221,16 @@ func having(mark string) (pids []int) {
 const stubborn = `trap '' HUP; sleep 3601 & setsid sleep 3602 & (setsid sh -c 'trap "" HUP; sleep 3603' &) ; echo up; while :; do sleep 0.05; done`
 
 // What a command started ends with its client: also when it ignores SIGHUP, when
-// the agent dies or when the supervisor does. The task lives on.
+// the agent dies or when the supervisor does. The task lives on. All cases wait for
+// their five seconds together.
 func TestExecEndsWithClient(t *testing.T) {
+	type leaving struct {
+		*rig
+		name, mark string
+		task       Status
+		began      time.Time
+	}
+	var all []leaving
 	for name, leave := range map[string]func(*rig, *Session){
 		"hang up": func(_ *rig, x *Session) { x.Hangup() },
 		"close":   func(_ *rig, x *Session) { x.Close() },
@@ -234,33 +242,34 @@ func TestExecEndsWithClient(t *testing.T) {
 			}
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t)
-			st := r.sleeper("a", "")
-			mark := "EXEC=" + r.base
-			x, p, err := r.exec("a", "export "+mark+"; exec sh -c '"+strings.ReplaceAll(stubborn, "'", `'\''`)+"'")
-			if err != nil {
-				t.Fatal(err)
-			}
-			var up [3]byte
-			if _, err := io.ReadFull(p.out, up[:]); err != nil {
-				t.Fatal(err)
-			}
-			began := time.Now()
-			leave(r, x)
-			eventually(t, "the end of all that the command started", func() bool { return len(having(mark)) == 0 })
-			if took := time.Since(began); took < hangupGrace-time.Second {
-				t.Error("killed before its time, after", took)
-			}
-			if startTime(st.PID) != st.Start {
-				t.Error("the task is gone")
-			}
-			eventually(t, "its record", func() bool {
-				b, _ := os.ReadFile(r.dir + "/journal")
-				j := parseJournal(string(b))
-				return j.tasks["a"] != nil && len(j.tasks["a"].execs) == 0
-			})
+		r := newRig(t)
+		l := leaving{rig: r, name: name, mark: "EXEC=" + r.base, task: r.sleeper("a", "")}
+		x, p := r.mustExec("a", "export "+l.mark+"; exec sh -c '"+strings.ReplaceAll(stubborn, "'", `'\''`)+"'")
+		var up [3]byte
+		if _, err := io.ReadFull(p.out, up[:]); err != nil {
+			t.Fatal(err)
+		}
+		l.began = time.Now()
+		leave(r, x)
+		all = append(all, l)
+	}
+	for len(all) > 0 {
+		eventually(t, "the end of all that a command started", func() bool {
+			return slices.ContainsFunc(all, func(l leaving) bool { return len(having(l.mark)) == 0 })
+		})
+		i := slices.IndexFunc(all, func(l leaving) bool { return len(having(l.mark)) == 0 })
+		l := all[i]
+		all = slices.Delete(all, i, i+1)
+		if took := time.Since(l.began); took < hangupGrace-time.Second {
+			t.Error(l.name, "killed before its time, after", took)
+		}
+		if startTime(l.task.PID) != l.task.Start {
+			t.Error(l.name, "the task is gone")
+		}
+		eventually(t, "its record", func() bool {
+			b, _ := os.ReadFile(l.dir + "/journal")
+			j := parseJournal(string(b))
+			return j.tasks["a"] != nil && len(j.tasks["a"].execs) == 0
 		})
 	}
 }
