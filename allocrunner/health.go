@@ -84,7 +84,7 @@ func (l *loop) runTime() (time.Duration, bool) {
 		return 0, false
 	}
 	b := l.born(l.life, l.alloc)
-	return limit - b.Age - l.r.clock.Now().Since(b.Born), true
+	return limit - b.Age - l.at.boot.Since(b.Born), true
 }
 
 // The condition "healthy" of depends_on. It is looked at for those tasks only
@@ -138,7 +138,7 @@ func (l *loop) untilHealthy(s taskrunner.Snapshot) (time.Duration, bool) {
 	if h := l.alloc.Settings.Health; h != nil {
 		need = cmp.Or(h.MinHealthy, need)
 	}
-	return need - l.r.clock.Now().Since(s.Resume.Started), s.Phase == taskrunner.Running
+	return need - l.at.boot.Since(s.Resume.Started), s.Phase == taskrunner.Running
 }
 
 // healthyIn is how long nothing changes in the health of awaited tasks by itself.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nodekeep/nodekeep/driver"
+	"github.com/nodekeep/nodekeep/internal/bootclock"
 	"github.com/nodekeep/nodekeep/internal/guard"
 	"github.com/nodekeep/nodekeep/spec"
 	"github.com/nodekeep/nodekeep/taskrunner"
@@ -23,9 +24,8 @@ type loop struct {
 	alloc *spec.Alloc
 	life  life
 
-	disk    Snapshot // as last written; no Alloc: never
-	durable bool     // life, alloc and the hooks' states are on disk
-	commits backoff  // of a store that fails
+	journal
+	at turn
 
 	running    bool         // the tasks' runners run
 	ready      bool         // prerun hooks have succeeded
@@ -45,12 +45,27 @@ type loop struct {
 	outlook
 }
 
+// journal is what the loop knows of the disk.
+type journal struct {
+	disk       Snapshot // as last written; no Alloc: never
+	diskHealth *health  // likewise
+	durable    bool     // life, alloc and the hooks' states are on disk
+	commits    backoff  // of a store that fails
+}
+
+// turn is the time of one turn of the loop. What waits for a deadline and the
+// alarm that ends the wait are decided by one look at the clock: were there two,
+// a deadline between them would be waited for without end.
+type turn struct {
+	wall time.Time // of timers
+	boot bootclock.Instant
+}
+
 // outlook is what the loop knows of the alloc's health.
 type outlook struct {
-	health     *health         // replaced, never changed
-	diskHealth *health         // as last written
-	judgeIn    time.Duration   // when it may look different by itself
-	checks     <-chan struct{} // closed when the alloc's checks change; nil: nobody waits for them
+	health  *health         // replaced, never changed
+	judgeIn time.Duration   // when it may look different by itself
+	checks  <-chan struct{} // closed when the alloc's checks change; nil: nobody waits for them
 }
 
 // operation is what runs beside the loop; the zero value is none.
@@ -77,10 +92,11 @@ var errInterrupted = errors.New("allocrunner: the alloc is being ended")
 
 func newLoop(r *AllocRunner) *loop {
 	l := &loop{
-		r: r, alloc: r.first.alloc, life: r.first.life, disk: r.Snapshot(), durable: r.first.stored,
+		r: r, alloc: r.first.alloc, life: r.first.life,
 		seen: r.first.alloc, told: map[string]told{}, results: make(chan result, 1),
-		outlook: outlook{health: &r.first.health, diskHealth: &r.first.health, judgeIn: never},
-		commits: backoff{first: 100 * time.Millisecond, most: 10 * time.Second},
+		outlook: outlook{health: &r.first.health, judgeIn: never},
+		journal: journal{disk: r.Snapshot(), diskHealth: &r.first.health, durable: r.first.stored,
+			commits: backoff{first: 100 * time.Millisecond, most: 10 * time.Second}},
 		preruns: backoff{first: time.Second, most: time.Minute},
 	}
 	if !r.first.stored {
@@ -111,6 +127,7 @@ func (l *loop) run(ctx context.Context) error {
 				tasks.Go(func() { _ = t.Run(tctx); l.r.wake() })
 			}
 		}
+		l.at = turn{time.Now(), l.r.clock.Now()}
 		l.evaluate(ctx)
 		if l.over && l.durable {
 			l.endBackground(l.background.Close())
@@ -134,7 +151,7 @@ func (l *loop) run(ctx context.Context) error {
 // nextWake is how long nothing happens by itself.
 func (l *loop) nextWake() time.Duration {
 	wait := l.judgeIn
-	now := time.Now()
+	now := l.at.wall
 	if !l.durable {
 		wait = min(wait, l.commits.left(now))
 	}
@@ -142,7 +159,7 @@ func (l *loop) nextWake() time.Duration {
 		wait = min(wait, left)
 	}
 	if k := l.life.Kill; k != nil && !k.NoDelay && !k.Hold.IsZero() {
-		if left := k.Hold.Left(l.r.clock.Now()); left > 0 {
+		if left := k.Hold.Left(l.at.boot); left > 0 {
 			wait = min(wait, left)
 		}
 	}
@@ -248,7 +265,7 @@ func (l *loop) why() any {
 
 func (l *loop) input() input {
 	in := input{
-		stop: l.alloc.Stopped(), ready: l.ready, retry: l.preruns.left(time.Now()) > 0,
+		stop: l.alloc.Stopped(), ready: l.ready, retry: l.preruns.left(l.at.wall) > 0,
 		left: l.left || !l.r.hooks.any(prekill), changed: l.changed, durable: l.durable, asking: l.work.op == opRestart,
 		untold: len(l.health.Untold) > 0,
 	}
@@ -260,7 +277,7 @@ func (l *loop) input() input {
 	}
 	if k := l.life.Kill; k != nil {
 		in.left = in.left || k.Left && !l.ready // or prerun hooks have come back to the registry
-		in.held = !k.NoDelay && k.Hold.Left(l.r.clock.Now()) > 0
+		in.held = !k.NoDelay && k.Hold.Left(l.at.boot) > 0
 	}
 	return in
 }

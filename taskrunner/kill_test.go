@@ -315,11 +315,14 @@ func TestRestartRequests(t *testing.T) {
 		w := newWorld(t)
 		w.task().ShutdownDelay = time.Minute
 		j := &journal{}
-		w.hooks = []taskrunner.HookFunc{j.hook("h")}
+		asked := make(chan struct{})
+		w.hooks = []taskrunner.HookFunc{j.hook("h"), hookOf(&taskrunner.Hook[struct{}]{Name: "slow",
+			Prekill: func(context.Context, *taskrunner.Request, *struct{}) error { <-asked; return nil }})}
 		a := w.start()
 		began := time.Now()
 		require.NoError(t, a.Restart(t.Context(), taskrunner.RestartRequest{Reason: "one"}))
-		require.NoError(t, a.Restart(t.Context(), taskrunner.RestartRequest{Reason: "two"}), "it is being restarted already, or was")
+		require.NoError(t, a.Restart(t.Context(), taskrunner.RestartRequest{Reason: "two"}), "it is being restarted already")
+		close(asked)
 		synctest.Wait()
 		require.Zero(t, time.Since(began), "no shutdown delay")
 		a.phase(taskrunner.Running)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/nodekeep/nodekeep/driver"
 	"github.com/nodekeep/nodekeep/driver/drivertest"
+	"github.com/nodekeep/nodekeep/internal/bootclock"
 	"github.com/nodekeep/nodekeep/spec"
 	"github.com/nodekeep/nodekeep/state"
 	"github.com/nodekeep/nodekeep/taskrunner"
@@ -126,6 +128,8 @@ func TestEventOrders(t *testing.T) {
 		lives  []drivertest.Life
 		job    spec.JobType
 		play   func(*world, *agent)
+		edit   func(*spec.RestartPolicy)
+		hook   *taskrunner.Hook[struct{}]
 		want   string
 		failed bool
 	}{
@@ -147,6 +151,26 @@ func TestEventOrders(t *testing.T) {
 		"start fails": {lives: []drivertest.Life{{Err: boom}}, failed: true, want: "Driver Failure, Not Restarting"},
 		"start fails and may be repeated": {lives: []drivertest.Life{{Err: driver.Recoverable(boom)}, exits(0, 0)}, job: spec.JobBatch,
 			want: "Driver Failure, Restarting, Started, Terminated"},
+		"stop, and the shutdown delay is skipped": {lives: []drivertest.Life{forever()}, play: func(w *world, a *agent) {
+			require.NoError(w, a.Update(w.Context(), w.with(func(a *spec.Alloc) { a.Tasks[0].ShutdownDelay = time.Minute })))
+			a.killNow()
+			a.phase(taskrunner.Running)
+			require.NoError(w, a.Kill(w.Context(), taskrunner.KillRequest{NoShutdownDelay: true}))
+		}, want: "Started, Killing, Waiting for Shutdown Delay, Skipping Shutdown Delay, Terminated, Killed"},
+		"a rule fails the task": {lives: []drivertest.Life{exits(0, 78)}, failed: true, edit: func(p *spec.RestartPolicy) {
+			p.OnExit = []spec.ExitRule{{Codes: []int{78}, Action: spec.ExitFail}}
+		}, want: "Started, Terminated, Not Restarting"},
+		"a rule completes the task": {lives: []drivertest.Life{exits(0, 3)}, edit: func(p *spec.RestartPolicy) {
+			p.OnExit = []spec.ExitRule{{Codes: []int{3}, Action: spec.ExitComplete}}
+		}, want: "Started, Terminated, Not Restarting"},
+		"a rule restarts a batch": {lives: []drivertest.Life{exits(0, 0), exits(0, 1), exits(0, 2)}, job: spec.JobBatch, failed: true, edit: func(p *spec.RestartPolicy) {
+			p.OnExit = []spec.ExitRule{{Codes: []int{0}, Action: spec.ExitRestart}}
+		}, want: "Started, Terminated, Restarting, Started, Terminated, Restarting, Started, Terminated, Not Restarting"},
+		"artifacts": {lives: []drivertest.Life{exits(0, 0)}, job: spec.JobBatch, hook: &taskrunner.Hook[struct{}]{Name: "artifact",
+			Prestart: func(_ context.Context, r *taskrunner.Request, _ *struct{}) (c taskrunner.Contribution, err error) {
+				r.Emit(taskrunner.DownloadingArtifact, nil)
+				return c, nil
+			}}, want: "Downloading Artifacts, Started, Terminated"},
 		"signal": {lives: []drivertest.Life{forever()}, play: func(w *world, a *agent) {
 			require.NoError(w, a.Signal(w.Context(), "SIGUSR1", "reload"))
 			a.killNow()
@@ -157,6 +181,12 @@ func TestEventOrders(t *testing.T) {
 				w := newWorld(t)
 				w.alloc = alloc(tc.job)
 				w.fake.Script = script(tc.lives...)
+				if tc.edit != nil {
+					tc.edit(w.task().Restart)
+				}
+				if tc.hook != nil {
+					w.hooks = []taskrunner.HookFunc{hookOf(tc.hook)}
+				}
 				a := w.start()
 				if tc.play != nil {
 					a.phase(taskrunner.Running)
@@ -408,4 +438,32 @@ func TestPrepare(t *testing.T) {
 		require.Zero(t, time.Since(began))
 		require.Zero(t, w.fake.Count(drivertest.Start))
 	})
+}
+
+// creeping is a clock that has moved on whenever it is looked at.
+type creeping struct{ looks atomic.Int64 }
+
+func (c *creeping) Now() bootclock.Instant {
+	return bootclock.Instant{Boot: "b", Up: time.Duration(c.looks.Add(1)) * 400 * time.Microsecond, Wall: time.Now()}
+}
+
+// A backoff that ends between two looks at the clock is over: nothing waits for it
+// any more.
+func TestBackoffEndsBetweenLooks(t *testing.T) {
+	for delay := range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.task().Restart = &spec.RestartPolicy{Attempts: 3, Delay: time.Duration(delay) * 200 * time.Microsecond}
+			w.fake.Script = script(exits(time.Second, 1))
+			w.edit = func(c *taskrunner.Config) { c.Clock = &creeping{} }
+			a := w.start()
+			select {
+			case <-a.ended:
+			case <-time.After(time.Hour):
+				t.Errorf("delay %d: the task is not started again", delay)
+				a.killNow()
+			}
+			a.end()
+		})
+	}
 }

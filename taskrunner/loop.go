@@ -30,24 +30,38 @@ var (
 type loop struct {
 	looked bool // r.restored is closed
 	journal
-	r       *TaskRunner
-	snap    Snapshot // as it is, on disk or not
-	rev     uint64
-	alloc   *spec.Alloc
-	task    *spec.Task
-	seen    *spec.Alloc // the version the task's hooks know
-	f       facts       // but those that facts() looks up
-	known   bool        // this process has had this attempt alive
-	taken   bool        // … and has it from an earlier one
-	orphan  bool        // … that died while it was stopping it, and the supervisor too
-	left    bool        // the attempt is a start intent of an earlier one
-	failed  int         // tries of recover, resume or rebuild in a row
-	redoAt  time.Time   // when they are due again
+	r     *TaskRunner
+	snap  Snapshot // as it is, on disk or not
+	rev   uint64
+	alloc *spec.Alloc
+	task  *spec.Task
+	seen  *spec.Alloc // the version the task's hooks know
+	f     facts       // but those that facts() looks up
+	past
+	at      turn
+	failed  int       // tries of recover, resume or rebuild in a row
+	redoAt  time.Time // when they are due again
 	cur     *running
 	out     *outputs
 	bg      *guard.Group
 	signals []signalRequest
 	bound   time.Time // of a detach; zero: none
+}
+
+// past is what this process has to do with the attempt.
+type past struct {
+	known  bool // it has had the attempt alive
+	taken  bool // … and has it from an earlier one
+	orphan bool // … that died while it was stopping it, and the supervisor too
+	left   bool // the attempt is a start intent of an earlier one
+}
+
+// turn is the time of one turn of the loop. What waits for a deadline and the
+// alarm that ends the wait are decided by one look at the clock: were there two,
+// a deadline between them would be waited for without end.
+type turn struct {
+	wall time.Time // of timers
+	boot bootclock.Instant
 }
 
 // running is the operation under way.
@@ -83,6 +97,7 @@ func (l *loop) run(ctx context.Context) error {
 	defer timer.Stop()
 	gone := ctx.Done()
 	for {
+		l.at = turn{time.Now(), l.r.cfg.Clock.Now()}
 		l.due()
 		if l.cur == nil {
 			if !l.bound.IsZero() {
@@ -185,7 +200,7 @@ func (l *loop) facts() facts {
 	f.backoff = l.backoff() > 0
 	f.update = l.seen != l.alloc && l.r.any(cbUpdate)
 	f.signal = len(l.signals) > 0
-	f.retry = time.Now().Before(l.redoAt)
+	f.retry = l.at.wall.Before(l.redoAt)
 	f.rebuild = f.rebuild && !f.retry
 	return f
 }
@@ -195,7 +210,7 @@ func (l *loop) backoff() time.Duration {
 	if l.snap.Phase != Pending || l.snap.Backoff.IsZero() {
 		return 0
 	}
-	return l.snap.Backoff.Left(l.r.cfg.Clock.Now())
+	return l.snap.Backoff.Left(l.at.boot)
 }
 
 // contacted says that a lost task may be started: system tasks belong to the
@@ -374,7 +389,7 @@ func (l *loop) due() {
 
 // alarm is how long the loop may sleep; false: until something happens.
 func (l *loop) alarm() (d time.Duration, ok bool) {
-	now := time.Now()
+	now := l.at.wall
 	after := func(left time.Duration) {
 		if !ok || left < d {
 			d, ok = max(0, left), true
