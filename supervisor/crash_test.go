@@ -258,8 +258,8 @@ func TestSupervisorKilledDuringStart(t *testing.T) {
 	}
 }
 
-// B without S without a cgroup: what had been forked is found by its mark, in
-// whatever session it is by now, and nobody else is.
+// B without S without a cgroup: what had been forked is found by its mark and is
+// the task, with all it has started in whatever session, and nobody else is.
 func TestUnfinishedStartIsFoundByItsMark(t *testing.T) {
 	r := newRig(t)
 	if err := os.MkdirAll(r.dir, 0o700); err != nil {
@@ -289,9 +289,10 @@ func TestUnfinishedStartIsFoundByItsMark(t *testing.T) {
 	if err := os.WriteFile(r.dir+"/journal", rec.lines(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if l, err := r.List(t.Context()); err != nil || len(l) != 0 {
+	if l, err := r.List(t.Context()); err != nil || len(l) != 1 || l[0].PID != ours.Process.Pid || !l[0].Adopted {
 		t.Fatal(l, err)
 	}
+	r.destroy("a")
 	_ = ours.Wait()
 	if l := append(marked(arg), marked(arg+"1")...); len(l) != 0 {
 		t.Errorf("left: %v", l)

@@ -127,7 +127,7 @@ func TestRuntimeFileRemoved(t *testing.T) {
 		if name == "/io/a.stdout" { // is not watched: comes back with the next removal
 			_ = os.Remove(r.dir + "/sock")
 		}
-		eventually(t, name+" again", func() bool { return exists(r.dir + name) })
+		eventually(t, name+" again", func() bool { return exists(r.dir+name) && holdsLock(pid, r.dir) })
 		eventually(t, "the socket", func() bool {
 			f, err := dial(r.dir)
 			_ = f.Close()

@@ -35,6 +35,14 @@
 // One that hangs is as one that died: while something is asked of it, its silence
 // is bounded, and then it is ended, by the lock it holds.
 //
+// What cannot be kept: output that waits in a FIFO goes with the FIFO's last
+// holder. So if agent and supervisor are both dead and then the task ends, with
+// all it started, before either is back, up to 64 KiB a stream are lost that
+// nobody had read yet; Status.OutputLost says when that may be so. And a task that
+// ends between its fork and the journal's S, with the supervisor killed in that
+// very moment, has left nothing that tells: asked again, Start runs it again. One
+// that still runs is adopted.
+//
 // The program of a supervisor is the host's own, started again: the package's
 // init looks for a private argv[0] and a cookie and never returns if it finds
 // them. That is why this package and all it imports are the standard library

@@ -169,12 +169,19 @@ func (s *Scope) fork(l, lock int) (int, error) {
 	} else {
 		env = append(env, "GOGC=off", "GOMEMLIMIT=16MiB", "GOMAXPROCS=1")
 	}
-	return syscall.ForkExec(s.pool.exe, []string{argv0, s.dir}, &syscall.ProcAttr{
+	attr := &syscall.ProcAttr{
 		Dir:   "/",
 		Env:   append(env, s.pool.cfg.Env...),
 		Files: []uintptr{uintptr(null), uintptr(null), uintptr(log), uintptr(l), uintptr(lock)},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
-	})
+	}
+	for _, exe := range s.pool.programs() {
+		pid := 0
+		if pid, err = syscall.ForkExec(exe, []string{argv0, s.dir}, attr); err != syscall.ENOENT {
+			return pid, err
+		}
+	}
+	return 0, err
 }
 
 // warnEnd tells that a supervisor ended unasked, with the end of what it said.

@@ -31,6 +31,7 @@ func serve(dir string) int {
 	syscall.CloseOnExec(fdListen)
 	syscall.CloseOnExec(fdLock)
 	becomeSubreaper()
+	nameProcess("nodekeep-superv") // exec named it after a descriptor
 	_ = os.Unsetenv(cookieKey)
 	if err := syscall.SetNonblock(fdListen, true); err != nil {
 		println("supervisor: listener:", err.Error())

@@ -97,11 +97,11 @@ func TestSlowIsNotHung(t *testing.T) {
 	r.Scope.mu.Lock()
 	c := r.c
 	r.Scope.mu.Unlock()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.awaited != 0 || c.silence.Stop() {
-		t.Errorf("a timer is left: %d answers awaited", c.awaited)
-	}
+	eventually(t, "no answer awaited, no timer", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.awaited == 0 && !c.silence.Stop()
+	})
 }
 
 // What holds the lock and is no supervisor is named as far as it is known, and

@@ -14,7 +14,7 @@ import (
 //	  <path> <dir> <oom_score_adj> <uid gid groups…> <environment>  about to fork; the second part for what runs beside it
 //	S <id> <pid> <start>                                           forked
 //	K <id> <deadline>                                              to be killed at that CLOCK_BOOTTIME, ns
-//	X <id> <code> <signal> <oom> <err>                             exited, logs drained
+//	X <id> <code> <signal> <oom> <err> [<lost>]                    exited, logs drained; 1: or lost
 //	R <id> <mark> [<pid> <start>]                                  about to fork a command beside it; forked
 //	Q <id> <mark>                                                  that has ended
 //	D <id>                                                         acknowledged and forgotten
@@ -132,6 +132,7 @@ func (j journal) apply(f []string) {
 	case f[0] == "X" && len(f) >= 6:
 		r.st.Exited, r.st.Code, r.st.Signal = true, int(num(f[2])), int(num(f[3]))
 		r.st.OOMKilled, r.st.Err = f[4] == "1", f[5]
+		r.st.OutputLost = len(f) >= 7 && f[6] == "1"
 	}
 }
 
@@ -195,6 +196,9 @@ func exitLine(st Status) []byte {
 	oom := "0"
 	if st.OOMKilled {
 		oom = "1"
+	}
+	if st.OutputLost {
+		return line("X", st.ID, itoa(st.Code), itoa(st.Signal), oom, st.Err, "1")
 	}
 	return line("X", st.ID, itoa(st.Code), itoa(st.Signal), oom, st.Err)
 }

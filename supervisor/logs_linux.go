@@ -58,6 +58,11 @@ func (s *server) logs(l LogSpec) (*pair, error) {
 		return nil, errLeaving
 	}
 	p := s.pairs[l.ID]
+	if p != nil {
+		if err := s.mendPair(p); err != nil {
+			return nil, failed("supervisor: logs of "+l.ID, err)
+		}
+	}
 	if p == nil {
 		if err := s.note(logLine(l)); err != nil {
 			return nil, err
@@ -80,6 +85,44 @@ func (s *server) logs(l LogSpec) (*pair, error) {
 		return p, s.note(logLine(l))
 	}
 	return p, nil
+}
+
+// mendPair makes FIFOs of the pair again whose names were removed. A name that is
+// there but no FIFO's was made by a writer in between: it goes. Called with the
+// lock held.
+func (s *server) mendPair(p *pair) error {
+	for i, st := range p.streams {
+		var at syscall.Stat_t
+		err := syscall.Lstat(st.path, &at)
+		if err == nil && at.Mode&syscall.S_IFMT == syscall.S_IFIFO || p.gone != nil {
+			continue
+		}
+		println("supervisor: making it again:", st.path)
+		if err == nil {
+			_ = syscall.Unlink(st.path)
+		}
+		if err := s.remakeStream(p, i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mendFor makes the pairs again that a task about to start writes to. Called with
+// the lock held.
+func (s *server) mendFor(t *task) error {
+	for _, p := range s.pairs {
+		for _, st := range p.streams {
+			if st.path != t.spec.Stdout && st.path != t.spec.Stderr {
+				continue
+			}
+			if err := s.mendPair(p); err != nil {
+				return failed("supervisor: logs of "+p.spec.ID, err)
+			}
+			break
+		}
+	}
+	return nil
 }
 
 // openPair makes or reopens the FIFOs, starts the pumps and enters the pair. A
@@ -112,7 +155,7 @@ func (s *server) openPair(p *pair) error {
 
 func (s *server) openStream(l LogSpec, i int) (*stream, error) {
 	st := &stream{
-		path:  s.dir + "/io/" + shortName(l.ID) + suffixes[i],
+		path:  s.fifoPath(l.ID, i),
 		files: logmon.RotateConfig{Dir: l.Dir, Base: l.Task + suffixes[i], MaxSize: l.MaxSize, MaxFiles: l.MaxFiles},
 	}
 	r, keep, err := makeFIFO(st.path, l)
@@ -128,6 +171,21 @@ func (s *server) openStream(l LogSpec, i int) (*stream, error) {
 	}
 	st.read(r)
 	return st, nil
+}
+
+func (s *server) fifoPath(id string, i int) string {
+	return s.dir + "/io/" + shortName(id) + suffixes[i]
+}
+
+// nobodyHolds says whether a FIFO has no reader. Whoever holds one of ours, agent,
+// supervisor or task, can read it; without any the kernel has dropped what was in
+// it.
+func nobodyHolds(path string) bool {
+	fd, err := syscall.Open(path, syscall.O_WRONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0)
+	if err == nil {
+		_ = syscall.Close(fd)
+	}
+	return err == syscall.ENXIO
 }
 
 // makeFIFO makes the FIFO, or takes the one an earlier life left, and opens its

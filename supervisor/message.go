@@ -75,7 +75,7 @@ func (r *request) logSpec() LogSpec {
 func (s *Status) encode(e *enc) {
 	e.field(tTask, s.ID).num(tPID, int64(s.PID)).num(tStart, int64(s.Start)).str(tBootID, s.BootID).
 		flag(tExited, s.Exited).num(tCode, int64(s.Code)).num(tSignal, int64(s.Signal)).
-		flag(tOOM, s.OOMKilled).str(tExitErr, s.Err).flag(tAdopted, s.Adopted)
+		flag(tOOM, s.OOMKilled).str(tExitErr, s.Err).flag(tAdopted, s.Adopted).flag(tLost, s.OutputLost)
 }
 
 func decodeRequest(b []byte) (r request, ok bool) {
@@ -208,6 +208,8 @@ func (s *Status) set(tag uint8, v string, n int64) {
 		s.Err = v
 	case tAdopted:
 		s.Adopted = n != 0
+	case tLost:
+		s.OutputLost = n != 0
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -18,6 +19,7 @@ import (
 type Pool struct {
 	cfg      PoolConfig
 	exe      string
+	image    *os.File      // of exe, so that its file may be removed; nil for our own
 	silence  time.Duration // silenceBound and
 	hung     time.Duration // hungBound
 	launches chan struct{} // bounds how many supervisors are being started at a time
@@ -49,8 +51,15 @@ func NewPool(cfg PoolConfig) (*Pool, error) {
 	if err != nil {
 		return nil, err
 	}
+	var image *os.File
+	if exe != ownImage {
+		const oPath = 0x200000
+		if image, err = os.OpenFile(exe, oPath|syscall.O_CLOEXEC, 0); err != nil {
+			return nil, failed("supervisor: program", err)
+		}
+	}
 	return &Pool{
-		cfg: cfg, exe: exe, silence: silenceBound, hung: hungBound, launches: make(chan struct{}, 2*runtime.NumCPU()),
+		cfg: cfg, exe: exe, image: image, silence: silenceBound, hung: hungBound, launches: make(chan struct{}, 2*runtime.NumCPU()),
 		closing: make(chan struct{}), scopes: map[string]*Scope{},
 	}, nil
 }
@@ -70,7 +79,19 @@ func program(named string) (string, error) {
 			return beside, nil
 		}
 	}
-	return "/proc/self/exe", nil
+	return ownImage, nil
+}
+
+// ownImage is this program's file, removed or not.
+const ownImage = "/proc/self/exe"
+
+// programs are what to try, in turn: what was found at the start, which may have
+// lost its name since; a script must be run by its name; this program.
+func (p *Pool) programs() []string {
+	if p.image == nil {
+		return []string{p.exe}
+	}
+	return []string{"/proc/self/fd/" + itoa(int(p.image.Fd())), p.exe, ownImage}
 }
 
 // Scope returns the scope of that name; the same one for the same name, with
@@ -130,6 +151,9 @@ func (p *Pool) Close() error {
 		s.detach()
 	}
 	p.wg.Wait()
+	if first && p.image != nil {
+		_ = p.image.Close()
+	}
 	return nil
 }
 

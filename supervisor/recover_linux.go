@@ -29,19 +29,19 @@ func (s *server) openJournal() error {
 	j := parseJournal(string(old))
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	unheld := map[string]bool{}
 	for _, l := range j.logs {
+		for i := range suffixes {
+			path := s.fifoPath(l.ID, i)
+			unheld[path] = nobodyHolds(path)
+		}
 		p := &pair{spec: l}
 		if err := s.openPair(p); err != nil {
 			println(err.Error())
 		}
 	}
 	for id, r := range j.tasks {
-		if r.st.PID == 0 {
-			// Died between B and S: whatever was forked is in the cgroup or
-			// carries the mark. Nobody was told that it started.
-			if r.st.BootID == s.boot {
-				s.endUnknown(r)
-			}
+		if r.st.PID == 0 && (r.st.BootID != s.boot || !s.findUnfinished(r)) {
 			continue
 		}
 		t := newTask(r.spec, r.st.BootID)
@@ -66,11 +66,47 @@ func (s *server) openJournal() error {
 		case t.st.BootID != s.boot:
 			s.exited(t, unseen(restarted))
 		default:
+			if startOf(t.st.PID) != t.st.Start { // ended, who knows when
+				t.st.OutputLost = unheld[t.spec.Stdout] || unheld[t.spec.Stderr]
+			}
 			s.resume(t, j.tasks[id].killAt)
 			s.resumeExecs(t, j.tasks[id].execs)
 		}
 	}
 	return nil
+}
+
+// findUnfinished is for a task whose supervisor died between B and S: whatever
+// was forked is in the cgroup or carries the mark, and runs its program by now,
+// since it holds our lock no more. Its main process leads a session and is the
+// oldest that does; it is known from here on as if S had been written, for it
+// must not run twice. What has no such process did nothing that can be
+// continued: it is ended, and false.
+func (s *server) findUnfinished(r *record) bool {
+	var main proc
+	look := func(pid int, start uint64) {
+		st := procStat(pid)
+		if st == nil || st[statState] == "Z" || st[statState] == "X" || st[statSession] != itoa(pid) || s.isOlder(pid) {
+			return
+		}
+		if main.pid == 0 || start < main.start || start == main.start && pid < main.pid {
+			main = proc{pid, start}
+		}
+	}
+	if r.spec.Cgroup == "" {
+		members(r.mark, 0, 0, look)
+	} else {
+		for _, pid := range cgroup.Procs(r.spec.Cgroup) {
+			look(pid, startTime(pid))
+		}
+	}
+	if main.pid == 0 || main.start == 0 {
+		s.endUnknown(r)
+		return false
+	}
+	println("supervisor: unfinished start of", r.spec.ID+": its process is adopted, pid", main.pid)
+	r.st.PID, r.st.Start = main.pid, main.start
+	return true
 }
 
 func (s *server) endUnknown(r *record) {

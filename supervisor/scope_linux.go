@@ -350,6 +350,9 @@ func (s *Scope) Adopt(ctx context.Context, i Identity) (Status, error) {
 	if err == nil {
 		s.know(i, st)
 	}
+	if err == nil && st.OutputLost {
+		s.pool.cfg.Warn("scope " + s.name + ": task " + i.ID + " ended while neither agent nor supervisor was there: its last output may be lost")
+	}
 	return st, err
 }
 

@@ -87,6 +87,9 @@ type Status struct {
 	OOMKilled bool   // the kernel's counter says so
 	Err       string // why Code is -1
 	Adopted   bool   // not this supervisor's child: an earlier one of the scope started it
+	// OutputLost says that its last output may be lost: it ended while neither a
+	// supervisor nor an agent held its FIFOs.
+	OutputLost bool
 }
 
 // LogSpec asks for the FIFO pair of one task and the files behind it:

@@ -92,6 +92,13 @@ func becomeSubreaper() {
 	_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0)
 }
 
+// nameProcess sets what ps shows, 15 bytes. Called on the main thread.
+func nameProcess(name string) {
+	const prSetName = 15
+	b := append([]byte(name), 0)
+	_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, prSetName, uintptr(unsafe.Pointer(&b[0])), 0)
+}
+
 // procStat returns the fields of /proc/<pid>/stat from the third one on, or nil.
 func procStat(pid int) []string {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")

@@ -62,6 +62,9 @@ func (s *server) launch(t *task) error {
 	s.mu.Lock()
 	r := record{spec: *sp, mark: t.mark, st: t.st}
 	err := s.note(r.lines())
+	if err == nil {
+		err = s.mendFor(t)
+	}
 	s.mu.Unlock()
 	if err != nil {
 		return err

@@ -120,13 +120,8 @@ func (s *server) remake() error {
 		return err
 	}
 	for _, p := range s.pairs {
-		for i, st := range p.streams {
-			if _, err := os.Lstat(st.path); err == nil || p.gone != nil {
-				continue
-			}
-			if err := s.remakeStream(p, i); err != nil {
-				return err
-			}
+		if err := s.mendPair(p); err != nil {
+			return err
 		}
 	}
 	l, err := listen(s.dir)
@@ -154,7 +149,7 @@ func (s *server) remakeStream(p *pair, i int) error {
 	_ = syscall.Close(st.keep)
 	st.keep = keep
 	for _, t := range s.tasks {
-		if (t.spec.Stdout == st.path || t.spec.Stderr == st.path) && !t.st.Exited {
+		if (t.spec.Stdout == st.path || t.spec.Stderr == st.path) && t.st.PID != 0 && !t.st.Exited {
 			st.away = true
 			return r.Close()
 		}

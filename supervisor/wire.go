@@ -68,6 +68,7 @@ const (
 	tErrno    uint8 = 30
 	tFiles    uint8 = 31
 	tTTY      uint8 = 32
+	tLost     uint8 = 33
 )
 
 const (
