@@ -342,7 +342,7 @@ func TestKillAgent(t *testing.T) {
 // Nothing grows: neither what the agent holds over many deaths of a driver, nor
 // what a driver holds over many agents (FF-042).
 func TestDescriptors(t *testing.T) {
-	rounds := 8
+	rounds := 4
 	if os.Getenv("NODEKEEP_LONG") != "" {
 		rounds = 100
 	}

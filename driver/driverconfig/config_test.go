@@ -322,6 +322,9 @@ func TestBrokenSchema(t *testing.T) {
 		"default":       driver.Object(attrs{"a": driver.Default(driver.Attr("number", false), `"x"`)}),
 		"nested":        driver.Object(attrs{"a": {Kind: driver.KindBlock}}),
 		"nil attribute": driver.Object(attrs{"a": nil}),
+		"literal huge":  driver.Object(attrs{"a": driver.Default(driver.Attr("string", false), "1e999999999")}),
+		"literal made":  driver.Object(attrs{"a": driver.Default(driver.Attr("string", false), "9e999*9e999*9e999*9e999*9e999*9e999")}),
+		"literal loop":  driver.Object(attrs{"a": {Kind: driver.KindLiteral, Literal: "[for a in [1,2]: a]"}}),
 		"no label":      driver.Object(attrs{"a": {Kind: driver.KindBlockMap, Nested: mount}}),
 	} {
 		_, err := driverconfig.Eval(s, nil, nil, nil)

@@ -152,16 +152,28 @@ func (c *compiler) typ(text, at string) cty.Type {
 	return t
 }
 
-// literal reads a constant such as "true", "\"x\"" or "null".
+// literal reads a constant such as "true", "\"x\"" or "null". The driver may be a
+// foreign program: its constants cost no more than a job's expressions.
 func (c *compiler) literal(text, at string) cty.Value {
 	expr, diags := hclsyntax.ParseExpression([]byte(text), "literal", hcl.InitialPos)
 	if diags.HasErrors() {
 		c.fail(at, "literal %q: %v", text, diags)
 		return cty.DynamicVal
 	}
+	var used cost
+	_ = hclsyntax.VisitAll(expr, used.visit) // returns no diagnostics of its own
+	if used.loop || used.huge || used.arithmetic && used.hugeText {
+		c.fail(at, "literal %.100q has a for expression or a number that is too large", text)
+		return cty.DynamicVal
+	}
 	v, diags := expr.Value(nil)
 	if diags.HasErrors() {
 		c.fail(at, "literal %q: %v", text, diags)
+		return cty.DynamicVal
+	}
+	f := &faults{}
+	if f.printable(v); len(f.errs) > 0 {
+		c.fail(at, "literal %.100q %s", text, tooLarge)
 		return cty.DynamicVal
 	}
 	return v

@@ -160,9 +160,9 @@ func TestLogsOfKilledAgent(t *testing.T) {
 // What was read is given back to the file system, and a flood is cut short.
 func TestLogFlood(t *testing.T) {
 	p, log, l := launchRich(t)
-	require.NoError(t, p.Driver().(driver.Signaler).Signal(bounded(t), "30000", "MANY"))
+	require.NoError(t, p.Driver().(driver.Signaler).Signal(bounded(t), "10000", "MANY"))
 	closePlugin(t, p)
-	require.Contains(t, log.String(), "i=29999")
+	require.Contains(t, log.String(), "i=9999")
 	require.NoDirExists(t, l.Dir)
 	_, err := os.Stat(l.Dir)
 	require.Error(t, err)
