@@ -45,6 +45,7 @@ type Agent struct {
 	journal  journal
 	host     map[string]string
 	id       identity
+	lock     *os.File // of the runtime directory
 	changed  *bell
 	private  string
 	runnerOf runners
@@ -73,7 +74,7 @@ type runners struct {
 
 // New locks and opens the state below cfg.DataDir and makes the drivers. It runs
 // nothing. A faulty cfg is a joined list of ConfigError; a directory that another
-// agent uses is state.ErrLocked within 6 s; a damaged state file is
+// agent uses is state.ErrLocked within 6 s, a runtime directory RuntimeDirError; a damaged state file is
 // state.ErrCorruptStore, a newer one state.ErrTooNew. Whoever does not call Run
 // calls Close.
 func New(cfg Config) (*Agent, error) {
@@ -111,6 +112,9 @@ func (a *Agent) assemble() (err error) {
 	if err := a.identify(); err != nil {
 		return err
 	}
+	if a.lock, err = lockRuntime(a.id.RuntimeDir, a.cfg.DataDir); err != nil {
+		return err
+	}
 	log := a.log.Named("supervisor")
 	a.pool, err = supervisor.NewPool(supervisor.PoolConfig{
 		Dir: a.id.RuntimeDir, Exe: a.cfg.SupervisorExe, Wide: a.cfg.Scope == ScopeNode,
@@ -137,6 +141,7 @@ func (a *Agent) release() error {
 	if a.pool != nil {
 		errs = append(errs, a.pool.Close())
 	}
+	errs = append(errs, a.unlockRuntime())
 	return errors.Join(append(errs, a.store.Close())...)
 }
 
@@ -178,7 +183,7 @@ func (a *Agent) run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	fingerprinted := make(chan struct{})
 	wg.Go(func() { a.drivers.watch(ctx, func() { close(fingerprinted) }) })
-	a.restore(ctx)
+	a.restore(ctx, restoreBound)
 	wg.Go(func() { a.begin(ctx) })
 	select {
 	case <-fingerprinted:
@@ -233,7 +238,6 @@ func (a *Agent) tidy(ctx context.Context) {
 			a.log.Warn("cgroups stay", "error", err)
 		}
 	}
-	_ = os.Remove(a.id.RuntimeDir) // only an empty one goes
 }
 
 // Ready is closed once restore was attempted for every record and every driver

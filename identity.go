@@ -8,8 +8,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/nodekeep/nodekeep/state"
 )
@@ -105,5 +107,5 @@ func (a *Agent) identify() error {
 
 func holdsScopes(dir string) bool {
 	entries, err := os.ReadDir(dir)
-	return err == nil && len(entries) > 0
+	return err == nil && slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() != runtimeLock })
 }

@@ -168,10 +168,13 @@ func (a *Agent) erase(ctx context.Context, id string) error {
 	return errors.Join(append(errs, err)...)
 }
 
+// restoreBound is how long one alloc may keep the agent from being ready.
+const restoreBound = 30 * time.Second
+
 // restore starts all runners side by side and waits until their
 // tasks were looked for: what was running is found again by then, or known to be
-// lost.
-func (a *Agent) restore(ctx context.Context) {
+// lost. One that takes longer than bound goes on beside the agent.
+func (a *Agent) restore(ctx context.Context, bound time.Duration) {
 	a.runnerOf.mu.Lock()
 	var all []*entry
 	for _, e := range a.runnerOf.entries {
@@ -183,9 +186,16 @@ func (a *Agent) restore(ctx context.Context) {
 	for _, e := range all {
 		a.launch(ctx, e)
 	}
+	bounded, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
 	for _, e := range all {
-		if e.runner.AwaitRestored(ctx); ctx.Err() != nil {
+		restored := e.runner.AwaitRestored(bounded)
+		if ctx.Err() != nil {
 			return
+		}
+		if !restored {
+			a.log.Warn("alloc is still being restored; the agent goes on without it", "alloc_id", e.id, "waited", bound)
+			continue
 		}
 		s := e.status()
 		a.log.Info("alloc restored", "alloc_id", e.id, "status", s.Status, "tasks", phases(s))

@@ -203,17 +203,26 @@ func (r *AllocRunner) Run(ctx context.Context) error {
 func (r *AllocRunner) Done() <-chan struct{} { return r.done }
 
 // AwaitRestored blocks until each task of an earlier Run was looked for (see
-// taskrunner.TaskRunner.Restored), Run has returned or ctx has ended.
-func (r *AllocRunner) AwaitRestored(ctx context.Context) {
+// taskrunner.TaskRunner.Restored), or Run has returned: true; or ctx has ended:
+// false, if any was not.
+func (r *AllocRunner) AwaitRestored(ctx context.Context) bool {
 	for _, t := range r.tasks {
+		select { // what is so wins over the end of ctx
+		case <-t.Restored():
+			continue
+		case <-r.done:
+			return true
+		default:
+		}
 		select {
 		case <-t.Restored():
 		case <-r.done:
-			return
+			return true
 		case <-ctx.Done():
-			return
+			return false
 		}
 	}
+	return true
 }
 
 // Snapshot returns the latest published state. It never blocks.
