@@ -396,7 +396,7 @@ func TestBombs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var b strings.Builder
-			for i := 0; b.Len() < jobspec.MaxSize/8; i++ {
+			for i := 0; b.Len() < jobspec.MaxSize/32; i++ {
 				fmt.Fprintf(&b, line, i)
 			}
 			start := time.Now()

@@ -56,8 +56,13 @@ type writer struct {
 	code, places []string
 }
 
-// aside stands for code: as long as it, where it can be, so that columns fit.
+// aside stands for code that formatting would change: as long as it, where it can
+// be, so that columns fit.
 func (w *writer) aside(code string) string {
+	alone := `x = "` + code + "\"\n"
+	if string(hclwrite.Format([]byte(alone))) == alone {
+		return code
+	}
 	name := fmt.Sprintf("${%s%d", w.mark, len(w.places))
 	name += strings.Repeat("_", max(0, utf8.RuneCountInString(code)-len(name)-1)) + "}"
 	w.code, w.places = append(w.code, code), append(w.places, name)
