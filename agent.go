@@ -72,6 +72,19 @@ type runners struct {
 	listed   map[string]bool // in the last desired list; nil before the first
 }
 
+// makeDataDir makes the directory where it is missing. Tasks of other users must
+// be able to pass through it to their own; what is in it is closed to them or
+// theirs. One that is there already is the host's affair.
+func makeDataDir(dir string) error {
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return err
+	}
+	return os.Chmod(dir, 0o711) // whatever the umask
+}
+
 // New locks and opens the state below cfg.DataDir and makes the drivers. It runs
 // nothing. A faulty cfg is a joined list of ConfigError; a directory that another
 // agent uses is state.ErrLocked within 6 s, a runtime directory RuntimeDirError; a damaged state file is
@@ -85,7 +98,7 @@ func New(cfg Config) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
+	if err := makeDataDir(cfg.DataDir); err != nil {
 		return nil, fmt.Errorf("nodekeep: the data directory must be writable: %w", err)
 	}
 	store, err := state.Open(state.OpenConfig{Path: filepath.Join(cfg.DataDir, "state.db"), Warn: cfg.Log.Named("state").Warn})

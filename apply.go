@@ -30,8 +30,8 @@ func (e *RefusedError) Unwrap() error { return e.Err }
 // under way. The first call is the first contact.
 //
 // A stale list is ErrStale and changes nothing. Otherwise all of it counts, and
-// the error joins what single allocs met: RefusedError (not valid, or no such
-// driver; their status is failed), allocrunner.ReplaceError (an update that needs
+// the error joins what single allocs met: RefusedError (not valid, no such driver,
+// or something nobody here does: UnmetError; their status is failed), allocrunner.ReplaceError (an update that needs
 // a new alloc). When the state cannot be written nothing is started, but stops
 // are carried out, and the error is the store's: apply again.
 func (a *Agent) Apply(ctx context.Context, d Desired) error {
@@ -134,7 +134,7 @@ func (a *Agent) prepare(allocs []*spec.Alloc, epoch string) (created, refused []
 		al := given.WithDefaults()
 		err := al.Validate()
 		if err == nil {
-			err = a.knownDrivers(al)
+			err = errors.Join(a.knownDrivers(al), a.unmet(al))
 		}
 		var e *entry
 		if err == nil {
@@ -147,6 +147,26 @@ func (a *Agent) prepare(allocs []*spec.Alloc, epoch string) (created, refused []
 		created = append(created, e)
 	}
 	return created, refused
+}
+
+// UnmetError says that an alloc asks for what this agent does not do.
+type UnmetError struct{ Need spec.Need }
+
+func (e *UnmetError) Error() string {
+	return fmt.Sprintf("%s: this node does nothing about %s; give the agent hooks that do and name them in Config.Features, or take it out of the job",
+		e.Need.Field, e.Need.Feature)
+}
+
+// unmet lists what an alloc asks for and nobody here does: to run it all the same
+// would be to pass it over in silence.
+func (a *Agent) unmet(al *spec.Alloc) error {
+	var errs []error
+	for _, n := range al.Needs() {
+		if !slices.Contains(a.cfg.Features, n.Feature) {
+			errs = append(errs, &UnmetError{n})
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (a *Agent) saveList(tx state.Tx, p progress, act actions, created []*entry) error {

@@ -31,8 +31,9 @@ const (
 // Config is what an agent needs. DataDir is required; every other zero value is
 // a default.
 type Config struct {
-	// DataDir holds the state file and the allocs' directories. Made 0700. One
-	// agent at a time: a second one gets ErrLocked.
+	// DataDir holds the state file and the allocs' directories. Made 0711: tasks of
+	// other users must be able to pass. One agent at a time: a second one gets
+	// ErrLocked.
 	DataDir string
 	// RuntimeDir holds what dies with the machine: sockets, FIFOs, journals of the
 	// supervisors. It should be on tmpfs. Default: /run/nodekeep/<hash of DataDir>
@@ -52,6 +53,10 @@ type Config struct {
 	// those to run: insert, drop or reorder.
 	TaskHooks  func(std []taskrunner.HookFunc) []taskrunner.HookFunc
 	AllocHooks func(std []allocrunner.HookFunc) []allocrunner.HookFunc
+	// Features names what the host's hooks do beyond the built-in ones, as
+	// spec.Alloc.Needs calls it ("templates", "artifacts", "services", …). An alloc
+	// that asks for anything else is refused.
+	Features []string
 
 	Exec           ExecPolicy    // which commands may be run beside tasks; default all
 	MaxKillTimeout time.Duration // caps a task's kill timeout; default 30 s

@@ -17,6 +17,9 @@ import (
 // epoch it never falls, and removing an alloc raises it. Epoch changes when the
 // control plane's store was restored from a backup. Token is the control
 // plane's own, to resume from; the agent only keeps it.
+//
+// An alloc that the agent has already is looked at again only if its ModifyIndex
+// is higher than before: other content under the same one changes nothing.
 type Desired struct {
 	Epoch  string        `json:"epoch,omitempty"`
 	Index  uint64        `json:"index"`

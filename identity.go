@@ -4,14 +4,18 @@
 package nodekeep
 
 import (
+	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/nodekeep/nodekeep/state"
 )
@@ -88,7 +92,10 @@ func (a *Agent) identify() error {
 	}
 	switch {
 	case !had:
-		id = identity{ID: newID(), NodeID: newID(), RuntimeDir: want}
+		if id, err = a.rememberedIdentity(); err != nil {
+			return err
+		}
+		id.RuntimeDir = want
 	case id.RuntimeDir != want && !holdsScopes(id.RuntimeDir):
 		id.RuntimeDir = want
 	case id.RuntimeDir != want:
@@ -99,10 +106,59 @@ func (a *Agent) identify() error {
 		a.cfg.Node.ID = id.NodeID
 	}
 	a.id = id
-	if id == old {
-		return nil
+	err = a.rememberIdentity()
+	if err != nil && had { // a full disk must not keep the agent from its tasks
+		a.log.Warn("the agent goes on, but would be another one if its state were lost", "error", err)
+		err = nil
+	}
+	if err != nil || id == old {
+		return err
 	}
 	return a.store.Update(func(tx state.Tx) error { return identitySlot.Save(tx, agentPath, id) })
+}
+
+// identityFile keeps the identity beside the state, so that an agent whose state
+// was lost still knows what on this machine is its own.
+func (a *Agent) identityFile() string { return filepath.Join(a.cfg.DataDir, "identity.json") }
+
+// rememberedIdentity is the one of before, or a new one if there was none or it
+// cannot be read.
+func (a *Agent) rememberedIdentity() (id identity, err error) {
+	raw, err := os.ReadFile(a.identityFile())
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return id, fmt.Errorf("nodekeep: %w", err)
+	case json.Unmarshal(raw, &id) == nil && validID(id.ID) && validID(id.NodeID):
+		return id, nil
+	default:
+		a.log.Warn("the file that keeps the agent's identity is damaged; it gets a new one", "file", a.identityFile())
+	}
+	return identity{ID: newID(), NodeID: newID()}, nil
+}
+
+func (a *Agent) rememberIdentity() error {
+	raw, err := json.Marshal(identity{ID: a.id.ID, NodeID: a.id.NodeID})
+	if err != nil {
+		return err
+	}
+	if old, err := os.ReadFile(a.identityFile()); err == nil && bytes.Equal(old, raw) {
+		return nil
+	}
+	part := a.identityFile() + ".new"
+	if err = os.WriteFile(part, raw, 0o600); err == nil {
+		err = os.Rename(part, a.identityFile())
+	}
+	if err != nil {
+		_ = os.Remove(part)
+		return fmt.Errorf("nodekeep: the agent's identity cannot be written: %w", err)
+	}
+	return nil
+}
+
+// validID says whether id has the form that newID gives.
+func validID(id string) bool {
+	return len(id) == 36 && strings.Trim(id, "0123456789abcdef-") == ""
 }
 
 func holdsScopes(dir string) bool {

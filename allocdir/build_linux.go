@@ -61,7 +61,7 @@ func (d *Dir) buildShared(alloc *node) error {
 	defer shared.close()
 	for _, w := range [...]want{
 		{dataName, 0o777, -1, -1},
-		{logsName, 0o777, -1, -1},
+		{logsName, 0o1777, -1, -1}, // no task removes another's
 		{tmpName, 0o1777, -1, -1},
 	} {
 		n, err := shared.ensure(w)
@@ -84,14 +84,20 @@ func (d *Dir) buildTask(ctx context.Context, name string, opts TaskOptions) (rep
 			return rep, err
 		}
 	}
-	task, err := alloc.ensure(want{name, 0o777, opts.UID, opts.GID})
+	// Commands are looked up in local and in the task's directory, so that nobody
+	// but the task may write there.
+	top, local := uint32(0o755), uint32(0o700)
+	if opts.UID < 0 {
+		top, local = 0o777, 0o777
+	}
+	task, err := alloc.ensure(want{name, top, opts.UID, opts.GID})
 	if err != nil {
 		return rep, err
 	}
 	defer task.close()
 	rep.Created = task.created
 	for _, w := range [...]want{
-		{localName, 0o777, opts.UID, opts.GID},
+		{localName, local, opts.UID, opts.GID},
 		{tmpName, 0o1777, opts.UID, opts.GID},
 	} {
 		n, err := task.ensure(w)

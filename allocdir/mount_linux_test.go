@@ -121,11 +121,11 @@ func TestModesDoNotDependOnUmask(t *testing.T) {
 				filepath.Dir(d.Path()):            {0o711, me},
 				d.Path():                          {0o755, me},
 				d.Shared():                        {0o755, me},
-				d.Logs():                          {0o777, me},
+				d.Logs():                          {0o777 | fs.ModeSticky, me},
 				filepath.Join(d.Shared(), "data"): {0o777, me},
 				filepath.Join(d.Shared(), "tmp"):  {0o777 | fs.ModeSticky, me},
-				td.Dir:                            {0o777, nobody},
-				td.Local:                          {0o777, nobody},
+				td.Dir:                            {0o755, nobody},
+				td.Local:                          {0o700, nobody},
 				td.Tmp:                            {0o777 | fs.ModeSticky, nobody},
 				td.Secrets:                        {0o700, nobody},
 				td.Private:                        {0o700, me},
@@ -195,7 +195,7 @@ func TestUnknownUserCanWriteEverywhere(t *testing.T) {
 	d := newDir(t, Config{Root: filepath.Join(tmp, "root")})
 	td, _, err := d.BuildTask(t.Context(), "web", TaskOptions{UID: -1, GID: -1})
 	require.NoError(t, err)
-	for _, dir := range []string{td.Local, td.Secrets} {
+	for _, dir := range []string{td.Dir, td.Local, td.Secrets} {
 		mode, _ := modeOf(t, dir)
 		require.Equal(t, fs.FileMode(0o777), mode, dir)
 	}

@@ -178,7 +178,7 @@ func (s *bolt) explain(err error) error {
 	case errors.As(err, &d), errors.As(err, &f):
 		hint := howToRestore(path)
 		if hint == "" {
-			hint = "start without it: the agent then knows of nothing and ends the tasks it finds"
+			hint = "start without it: the agent then knows no alloc, and ends the tasks it finds that its control plane does not want any more"
 		}
 		return fmt.Errorf("%w: %s: %w; stop the agent, mv %q %q, then %s", ErrCorruptStore, path, err, path, path+".damaged", hint)
 	case errors.Is(err, berrors.ErrTimeout):

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nodekeep/nodekeep/driver"
+	"github.com/nodekeep/nodekeep/internal/cgroup"
 	"github.com/nodekeep/nodekeep/internal/guard"
 )
 
@@ -86,7 +87,7 @@ func (o *operation) start(ctx context.Context) result {
 		return o.failedStart(ctx, err)
 	}
 	cfg := o.out.cfg
-	if err := o.makeCgroup(cfg.Cgroup); err != nil {
+	if err := o.makeCgroup(drv, cfg.Cgroup); err != nil {
 		return o.failedStart(ctx, driver.Recoverable(fmt.Errorf("cgroup: %w", err)))
 	}
 	var h *driver.Handle
@@ -125,13 +126,15 @@ func (o *operation) failedStart(ctx context.Context, err error) result {
 }
 
 // makeCgroup makes a fresh cgroup. That of a start intent of an earlier agent may
-// already hold the task.
-func (o *operation) makeCgroup(path string) error {
+// already hold the task. So may one in which something runs although nobody here
+// has begun this attempt, if the state is older than what runs: a driver whose
+// starts can be repeated finds it.
+func (o *operation) makeCgroup(drv driver.Driver, path string) error {
 	if path == "" {
 		return nil
 	}
-	if o.leftover {
-		if _, err := os.Stat(path); err == nil {
+	if _, err := os.Stat(path); err == nil {
+		if o.leftover || drv.Info().Capabilities.IdempotentStart && len(cgroup.Procs(path)) > 0 {
 			return nil
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -39,10 +40,21 @@ type nodeConfig struct {
 	log        hclog.Logger
 }
 
+// makeDataDir makes it so that tasks of other users can reach their directories.
+func makeDataDir(dir string) error {
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return err
+	}
+	return os.Chmod(dir, 0o711)
+}
+
 // openNode takes the data directory. Nothing runs yet; run must be called. An
 // error leaves nothing open.
 func openNode(ctx context.Context, cfg nodeConfig) (*node, error) {
-	if err := os.MkdirAll(cfg.dir, 0o700); err != nil {
+	if err := makeDataDir(cfg.dir); err != nil {
 		return nil, fmt.Errorf("the data directory cannot be made: %w: name another one with --data", err)
 	}
 	ln, err := api.Listen(ctx, socketPath(cfg.dir))
@@ -51,6 +63,8 @@ func openNode(ctx context.Context, cfg nodeConfig) (*node, error) {
 		return nil, fmt.Errorf("%w: %s: use that one (nodekeep ps), stop it, or name another directory with --data", errBusy, cfg.dir)
 	case errors.Is(err, os.ErrPermission):
 		return nil, fmt.Errorf("no permission to write to the data directory %s: name another one with --data", cfg.dir)
+	case errors.Is(err, syscall.EROFS):
+		return nil, fmt.Errorf("the data directory %s is on a read-only file system: make it writable, or name another one with --data", cfg.dir)
 	case err != nil:
 		return nil, err
 	}
@@ -96,6 +110,7 @@ func (n *node) run(ctx context.Context, body func(ctx context.Context) error) er
 				cancel(serverErr)
 			}
 		})
+		server.Go(func() { n.store.Retry(ctx) })
 		err = body(ctx)
 	} else {
 		_ = n.ln.Close()

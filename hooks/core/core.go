@@ -114,11 +114,12 @@ func dirs(cfg Config, users *account.Book) taskrunner.HookFunc {
 // ownerOf is who owns the task's files: its user, else this process's. The user
 // of a task with a file system of its own may be one that only that image knows.
 func ownerOf(users *account.Book, r *taskrunner.Request) (account.Account, error) {
-	if r.Task.User == "" {
+	image := r.Driver.Capabilities.FSIsolation == driver.FSImage
+	if r.Task.User == "" && !image {
 		return account.Account{}, nil
 	}
 	a, err := users.Lookup(r.Task.User)
-	if err != nil && r.Driver.Capabilities.FSIsolation == driver.FSImage {
+	if err != nil && image {
 		return account.Account{UID: -1, GID: -1}, nil
 	}
 	return a, err
