@@ -5,10 +5,13 @@ package nodekeep
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -21,9 +24,11 @@ import (
 	"github.com/nodekeep/nodekeep/allocrunner"
 	"github.com/nodekeep/nodekeep/driver"
 	"github.com/nodekeep/nodekeep/driver/drivertest"
+	"github.com/nodekeep/nodekeep/driver/rawexec"
 	"github.com/nodekeep/nodekeep/spec"
 	"github.com/nodekeep/nodekeep/state"
 	"github.com/nodekeep/nodekeep/state/statetest"
+	"github.com/nodekeep/nodekeep/supervisor"
 	"github.com/nodekeep/nodekeep/taskrunner"
 )
 
@@ -36,7 +41,7 @@ import (
 
 // mortal is the driver as one agent sees it: once that is dead nothing gets through.
 type mortal struct {
-	*drivertest.Fake
+	driver.Driver
 	dead atomic.Bool
 }
 
@@ -51,28 +56,28 @@ func (m *mortal) Start(ctx context.Context, c driver.TaskConfig) (*driver.Handle
 	if err := m.gone(); err != nil {
 		return nil, err
 	}
-	return m.Fake.Start(ctx, c)
+	return m.Driver.Start(ctx, c)
 }
 
 func (m *mortal) Stop(ctx context.Context, id, sig string, grace time.Duration) error {
 	if err := m.gone(); err != nil {
 		return err
 	}
-	return m.Fake.Stop(ctx, id, sig, grace)
+	return m.Driver.Stop(ctx, id, sig, grace)
 }
 
 func (m *mortal) Destroy(ctx context.Context, ref driver.TaskRef, force bool) error {
 	if err := m.gone(); err != nil {
 		return err
 	}
-	return m.Fake.Destroy(ctx, ref, force)
+	return m.Driver.Destroy(ctx, ref, force)
 }
 
 func (m *mortal) Recover(ctx context.Context, h *driver.Handle) error {
 	if err := m.gone(); err != nil {
 		return err
 	}
-	return m.Fake.Recover(ctx, h)
+	return m.Driver.Recover(ctx, h)
 }
 
 // pool is leased from by task and alloc hooks.
@@ -92,15 +97,13 @@ func (p *pool) set(who string, held bool) {
 // swept is one life under agents that die.
 type swept struct {
 	t       *testing.T
+	raw     string // with raw_exec: where its main task logs its starts
 	cfg     Config
 	fake    *drivertest.Fake
 	pool    *pool
-	driver  *mortal
-	calls   atomic.Int64 // of hooks, in the agent of now
-	dieAt   int64        // at that call; 0: never
-	kill    func()
+	life    *life // of the agent of now
+	dieAt   int64 // at that call of a hook; 0: never
 	wrap    func(state.Store) *statetest.Crash
-	crash   chan struct{} // closed when the agent has died
 	n       *node
 	died    bool
 	seen    []allocrunner.Status
@@ -120,45 +123,55 @@ func newSwept(t *testing.T) *swept {
 		return drivertest.Life{Run: drivertest.Forever}
 	}
 	s.cfg = config(t, s.fake)
-	s.cfg.TaskHooks = func(std []taskrunner.HookFunc) []taskrunner.HookFunc { return append(std, s.taskHook()) }
-	s.cfg.AllocHooks = func(std []allocrunner.HookFunc) []allocrunner.HookFunc { return append(std, s.allocHook()) }
 	return s
 }
 
+// life is that of one agent. What is left of it after its end knows no other.
+type life struct {
+	*mortal
+	pool  *pool
+	calls atomic.Int64 // of hooks
+	dieAt int64
+	once  sync.Once
+	crash chan struct{} // closed when it has died
+}
+
+func (l *life) kill() { l.once.Do(func() { l.dead.Store(true); close(l.crash) }) }
+
 // called is the beginning of a hook's callback, where the agent may die.
-func (s *swept) called(f func()) error {
-	if s.calls.Add(1) == s.dieAt {
-		s.kill()
+func (l *life) called(f func()) error {
+	if l.calls.Add(1) == l.dieAt {
+		l.kill()
 	}
-	if err := s.driver.gone(); err != nil {
+	if err := l.gone(); err != nil {
 		return err
 	}
 	f()
 	return nil
 }
 
-func (s *swept) taskHook() taskrunner.HookFunc {
+func (l *life) taskHook() taskrunner.HookFunc {
 	return func(a *spec.Alloc, task *spec.Task) (taskrunner.AnyHook, error) {
 		who := a.ID + "/" + task.Name
 		type lease struct{ Held bool }
-		nothing := func(context.Context, *taskrunner.Request, *lease) error { return s.called(func() {}) }
+		nothing := func(context.Context, *taskrunner.Request, *lease) error { return l.called(func() {}) }
 		return &taskrunner.Hook[lease]{Name: "lease",
-			Prestart: func(_ context.Context, _ *taskrunner.Request, l *lease) (c taskrunner.Contribution, err error) {
-				return c, s.called(func() { s.pool.set(who, true); l.Held = true })
+			Prestart: func(_ context.Context, _ *taskrunner.Request, st *lease) (c taskrunner.Contribution, err error) {
+				return c, l.called(func() { l.pool.set(who, true); st.Held = true })
 			},
 			Poststart: nothing, Update: nothing, Prekill: nothing, Exited: nothing,
-			Stop: func(_ context.Context, _ *taskrunner.Request, l *lease) error {
-				return s.called(func() { s.pool.set(who, false); l.Held = false })
+			Stop: func(_ context.Context, _ *taskrunner.Request, st *lease) error {
+				return l.called(func() { l.pool.set(who, false); st.Held = false })
 			}}, nil
 	}
 }
 
-func (s *swept) allocHook() allocrunner.HookFunc {
+func (l *life) allocHook() allocrunner.HookFunc {
 	return func(a *spec.Alloc) (allocrunner.AnyHook, error) {
-		nothing := func(context.Context, *allocrunner.Request, *bool) error { return s.called(func() {}) }
+		nothing := func(context.Context, *allocrunner.Request, *bool) error { return l.called(func() {}) }
 		set := func(held bool) func(context.Context, *allocrunner.Request, *bool) error {
-			return func(_ context.Context, _ *allocrunner.Request, l *bool) error {
-				return s.called(func() { s.pool.set(a.ID, held); *l = held })
+			return func(_ context.Context, _ *allocrunner.Request, st *bool) error {
+				return l.called(func() { l.pool.set(a.ID, held); *st = held })
 			}
 		}
 		return &allocrunner.Hook[bool]{Name: "lease", Prerun: set(true), Postrun: set(false),
@@ -168,24 +181,30 @@ func (s *swept) allocHook() allocrunner.HookFunc {
 
 // begin starts an agent that dies as wrap and dieAt say; after it nobody does.
 func (s *swept) begin() {
-	s.driver, s.crash = &mortal{Fake: s.fake}, make(chan struct{})
-	d, crash, once := s.driver, s.crash, sync.Once{}
-	kill := func() { once.Do(func() { d.dead.Store(true); close(crash) }) }
-	s.kill = kill
-	s.calls.Store(0)
-	s.cfg.Drivers = []DriverFunc{InProcess(d)}
+	l := &life{mortal: &mortal{Driver: s.fake}, pool: s.pool, dieAt: s.dieAt, crash: make(chan struct{})}
+	s.life = l
+	s.cfg.TaskHooks = func(std []taskrunner.HookFunc) []taskrunner.HookFunc { return append(std, l.taskHook()) }
+	s.cfg.AllocHooks = func(std []allocrunner.HookFunc) []allocrunner.HookFunc { return append(std, l.allocHook()) }
+	s.cfg.Drivers = []DriverFunc{InProcess(l.mortal)}
+	if s.raw != "" {
+		s.cfg.Drivers = []DriverFunc{func(p *supervisor.Pool) (driver.Driver, error) {
+			raw, err := rawexec.New(rawexec.Config{Enabled: true})(p)
+			l.Driver = raw
+			return l.mortal, err
+		}}
+	}
 	wrap := s.wrap
 	s.n = start(s.t, s.cfg, func(a *Agent) {
 		disk := statetest.CrashAt(a.store, 0)
 		if wrap != nil {
 			disk = wrap(a.store)
 		}
-		dead := deadStore{disk, d}
+		dead := deadStore{disk, l.mortal}
 		a.store, a.journal.store = dead, dead
 		go func() {
 			select {
 			case <-disk.Crashed():
-				kill()
+				l.kill()
 			case <-a.Done():
 			}
 		}()
@@ -219,7 +238,7 @@ func (s *swept) reach(what string, ask func(), ok func(AllocStatus, bool) bool) 
 		}
 		select {
 		case <-changed:
-		case <-s.crash:
+		case <-s.life.crash:
 			s.died, s.wrap, s.dieAt = true, nil, 0
 			s.n.stop()
 			s.fake.Forget()
@@ -250,7 +269,7 @@ func (s *swept) look(st AllocStatus, found bool) {
 func (s *swept) want(index uint64, allocs ...*spec.Alloc) func() {
 	return func() {
 		s.desired = Desired{Index: index, Full: true, Allocs: allocs}
-		if err := s.n.Apply(s.t.Context(), s.desired); err != nil && !errors.Is(err, statetest.ErrCrash) && s.driver.gone() == nil {
+		if err := s.n.Apply(s.t.Context(), s.desired); err != nil && !errors.Is(err, statetest.ErrCrash) && s.life.gone() == nil {
 			s.t.Fatalf("apply %d: %v", index, err)
 		}
 	}
@@ -266,6 +285,10 @@ func (s *swept) play() bool {
 	} {
 		t.Driver, t.KillTimeout = "fake", 50*time.Millisecond
 		t.Restart = &spec.RestartPolicy{Attempts: 50, Delay: time.Millisecond, Mode: spec.RestartFail}
+		if s.raw != "" {
+			t.Driver, t.KillTimeout = "raw_exec", 5*time.Second
+			t.Config = s.command(t.Name)
+		}
 		al.Tasks = append(al.Tasks, t)
 	}
 	updated := al.Clone()
@@ -296,6 +319,15 @@ func (s *swept) play() bool {
 	return s.died
 }
 
+// command is what a real task runs. The main one fails the first time.
+func (s *swept) command(task string) json.RawMessage {
+	script := map[string]string{"init": "exit 0", "side": "exec sleep 1000",
+		"web": `echo start >>` + s.raw + `; [ $(wc -l <` + s.raw + `) -gt 1 ] || exit 1; exec sleep 1000`}[task]
+	raw, err := json.Marshal(map[string]any{"command": "/bin/sh", "args": []string{"-c", script}})
+	require.NoError(s.t, err)
+	return raw
+}
+
 func (n *node) attempt(task string) int {
 	s, _ := n.Alloc("a")
 	return s.Tasks[task].Attempt
@@ -304,6 +336,12 @@ func (n *node) attempt(task string) int {
 // balance is what must hold in the end.
 func (s *swept) balance() {
 	s.fake.Check(s.t)
+	if s.raw != "" {
+		starts, err := os.ReadFile(s.raw)
+		require.NoError(s.t, err)
+		// One that fails, one that is restarted, perhaps before it has said so, one more.
+		require.LessOrEqual(s.t, strings.Count(string(starts), "start"), 3, "a start that is repeated is the same start")
+	}
 	s.pool.mu.Lock()
 	require.Empty(s.t, slices.Collect(maps.Keys(s.pool.held)), "leases")
 	s.pool.mu.Unlock()
@@ -326,7 +364,7 @@ func (s *swept) balance() {
 }
 
 func TestCrashSweep(t *testing.T) {
-	step := 8
+	step := 14
 	if os.Getenv("NODEKEEP_LONG") != "" {
 		step = 1
 	}
@@ -351,4 +389,21 @@ func TestCrashSweep(t *testing.T) {
 		s.wrap = func(st state.Store) *statetest.Crash { return statetest.CrashAfter(st, n) }
 	})
 	sweep("at a hook", func(s *swept, n int) { s.dieAt = int64(n) })
+}
+
+// A smaller grid with real processes.
+func TestCrashSweepOfProcesses(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("supervisors need Linux")
+	}
+	for name, crash := range map[string]func(state.Store, int) *statetest.Crash{"before": statetest.CrashAt, "after": statetest.CrashAfter} {
+		for n := 6; n < 40; n += 22 {
+			t.Run(fmt.Sprintf("%s write %d", name, n), func(t *testing.T) {
+				s := newSwept(t)
+				s.raw = filepath.Join(t.TempDir(), "starts")
+				s.wrap = func(st state.Store) *statetest.Crash { return crash(st, n) }
+				s.play()
+			})
+		}
+	}
 }
