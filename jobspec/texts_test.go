@@ -25,8 +25,11 @@ func TestRoundTripTexts(t *testing.T) {
 		return string(data)
 	}
 	var texts []string
-	for _, a := range fragments {
-		for _, b := range fragments {
+	for i, a := range fragments {
+		for j, b := range fragments {
+			if (i+j)%5 != 0 { // all of them take a minute under the race detector
+				continue
+			}
 			texts = append(texts, a+b, a+b+"\nx\n"+a)
 		}
 	}
@@ -55,7 +58,7 @@ func TestRoundTripTexts(t *testing.T) {
 	// In a config a text is a template: what is none is refused, all else comes back.
 	refused := 0
 	for i, s := range texts {
-		if i%13 != 0 { // of the two forms and the pairs of fragments some each
+		if i%3 != 0 { // of the two forms and the pairs of fragments some each
 			continue
 		}
 		src := fmt.Sprintf(`{"ID":"j","TaskGroups":[{"Name":"g","Tasks":[{"Name":"t","Driver":"d","Config":{"x":[%s],%s:1}}]}]}`, quote(s), quote("k"+s))
