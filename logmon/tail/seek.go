@@ -13,7 +13,10 @@ import (
 	"github.com/nodekeep/nodekeep/logmon/internal/logdir"
 )
 
-const block = 32 << 10 // read at once when lines are counted
+const (
+	block  = 32 << 10 // read at once when lines are counted
+	maxGap = 1 << 20  // files that rotation removes between two looks; more is a planted file's number
+)
 
 // expected is the index of the next file to open.
 func (r *Reader) expected() int64 {
@@ -68,7 +71,9 @@ func (r *Reader) open(root *os.Root, n int64) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	r.skipped += n - r.expected()
+	if gap := n - r.expected(); gap < maxGap {
+		r.skipped += gap
+	}
 	if err != nil {
 		r.skipped++
 		n++ // cur is nil below: expected next
