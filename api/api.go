@@ -11,7 +11,7 @@
 //	POST /v1/allocs/REF/stop                {no_shutdown_delay, kill}
 //	POST /v1/allocs/REF/restart             {task, all}
 //	POST /v1/allocs/REF/signal              {task, signal}
-//	GET  /v1/allocs/REF/logs[?task=T&stream=stdout|stderr&lines=N&follow=1]   raw bytes
+//	GET  /v1/allocs/REF/logs[?task=T&stream=stdout|stderr&lines=N&follow=1]   raw bytes, or as frames if asked for
 //	POST /v1/allocs/REF/exec                {task, command, env, tty, size, stdin}: upgraded to frames (frame.go)
 //	GET  /v1/allocs/REF/stats[?task=T&interval=D&follow=1]   one sample a line
 //	GET  /v1/events[?after=TOKEN&alloc=REF&follow=1]   one event a line
@@ -118,6 +118,10 @@ func Handler(cfg Config) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/agent", s.handle(s.agent))
 	mux.HandleFunc("GET /v1/allocs", s.handle(s.allocs))
+	mux.HandleFunc("GET /v1/allocs/{$}", s.handle(func(http.ResponseWriter, *http.Request) error {
+		_, err := resolve(nil, "")
+		return err
+	}))
 	mux.HandleFunc("GET /v1/allocs/{ref}", s.handle(s.inspect))
 	mux.HandleFunc("GET /v1/allocs/{ref}/logs", s.handle(s.logs))
 	mux.HandleFunc("POST /v1/allocs/{ref}/stop", s.handle(s.stop))

@@ -394,3 +394,75 @@ func TestLogs(t *testing.T) {
 	_, err = c.Logs(within(t), "bbb", LogQuery{Task: "quiet"})
 	requireCode(t, err, CodeConflict)
 }
+
+// TestLogGap: what was rotated away before a slow reader came to it is told, and
+// where; and without the frames the output is as it was.
+func TestLogGap(t *testing.T) {
+	f := newFake()
+	f.root = t.TempDir()
+	f.allocs = []nodekeep.AllocStatus{alloc("aaaa-1", "web", "api", 0)}
+	c := dialFake(t, f, true)
+	writeLog(t, f, "aaaa-1", "web.stdout.0", "one\n")
+	var got []byte
+	r, err := c.Logs(within(t), "aaa", LogQuery{Follow: true, Lost: func(files, bytes int64) {
+		got = fmt.Appendf(got, "[%d %d]", files, bytes>>20)
+	}})
+	require.NoError(t, err)
+	defer r.Close()
+	buf := make([]byte, 4)
+	_, err = io.ReadFull(r, buf)
+	require.NoError(t, err)
+	got = append(got, buf...)
+	writeLog(t, f, "aaaa-1", "web.stdout.4", "five\n") // 1 to 3 were there and are gone
+	f.change(func() { f.allocs[0] = finished(f.allocs[0], 0) })
+	for {
+		n, err := r.Read(buf)
+		got = append(got, buf[:n]...)
+		if err == io.EOF {
+			break
+		}
+		require.NoError(t, err)
+	}
+	require.Equal(t, "one\n[3 30]five\n", string(got))
+
+	req, err := newRequest(within(t), http.MethodGet, "/v1/allocs/aaa/logs", nil)
+	require.NoError(t, err)
+	resp, err := c.do(within(t), req)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.Equal(t, "one\nfive\n", string(raw))
+}
+
+// TestMisnamed: a wrong name is told as one, not as a fault of the agent.
+func TestMisnamed(t *testing.T) {
+	f := newFake()
+	f.root = t.TempDir()
+	f.allocs = []nodekeep.AllocStatus{alloc("aaaa-1", "web", "api", 0), alloc("bbbb-2", "db", "db", 0)}
+	f.allocs[1].Gone, f.allocs[1].Alloc.Tasks = true, nil
+	c := dialFake(t, f, true)
+	for _, ref := range []string{"", ".", ".."} {
+		_, err := c.Inspect(within(t), ref)
+		require.ErrorContains(t, err, "no alloc", "%q", ref)
+		_, err = c.Stop(within(t), ref, false)
+		require.ErrorContains(t, err, "no alloc", "%q", ref)
+		_, err = c.Logs(within(t), ref, LogQuery{})
+		require.ErrorContains(t, err, "no alloc", "%q", ref)
+	}
+	for _, task := range []string{"", "t299"} {
+		_, err := c.Logs(within(t), "db", LogQuery{Task: task})
+		require.ErrorContains(t, err, "was collected")
+		requireCode(t, err, CodeEnded)
+	}
+	// A link in the place of the log directory.
+	d, ok := f.Dir("aaaa-1")
+	require.True(t, ok)
+	require.NoError(t, os.MkdirAll(filepath.Dir(d.Logs()), 0o755))
+	require.NoError(t, os.Symlink(t.TempDir(), d.Logs()))
+	for _, follow := range []bool{false, true} {
+		_, err := c.Logs(within(t), "web", LogQuery{Follow: follow})
+		requireCode(t, err, CodeConflict)
+		require.ErrorContains(t, err, "is a link")
+	}
+}

@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -77,6 +78,10 @@ type LogQuery struct {
 	Stderr bool   // instead of stdout
 	Lines  int    // only the last ones; 0 is all, -1 is none but what comes
 	Follow bool   // go on until the alloc has finished
+	// Lost is called from Read, between the bytes before and after, when so many
+	// log files were rotated away before they could be read; together they had up
+	// to so many bytes. Nil: what is missing is not told.
+	Lost func(files, bytes int64)
 }
 
 // Logs opens the output of a task as raw bytes. The reader ends when ctx does.
@@ -94,11 +99,20 @@ func (c *Client) Logs(ctx context.Context, ref string, q LogQuery) (io.ReadClose
 	if q.Follow {
 		v.Set("follow", "1")
 	}
-	resp, err := c.send(ctx, http.MethodGet, allocPath(ref, "logs")+"?"+v.Encode(), nil) //nolint:bodyclose // closed by the reader that is returned
+	req, err := newRequest(ctx, http.MethodGet, allocPath(ref, "logs")+"?"+v.Encode(), nil)
 	if err != nil {
 		return nil, err
 	}
-	return &body{resp.Body, c}, nil
+	req.Header.Set("Accept", logFrames)
+	resp, err := c.do(ctx, req) //nolint:bodyclose // closed by the reader that is returned
+	if err != nil {
+		return nil, err
+	}
+	b := &body{resp.Body, c}
+	if resp.Header.Get("Content-Type") != logFrames { // an older agent
+		return b, nil
+	}
+	return &framedLog{body: b, lost: q.Lost}, nil
 }
 
 // Apply makes jobs the node's desired state and returns the ids of their allocs.
@@ -161,6 +175,10 @@ func (c *Client) send(ctx context.Context, method, path string, in any) (*http.R
 	if err != nil {
 		return nil, err
 	}
+	return c.do(ctx, req)
+}
+
+func (c *Client) do(ctx context.Context, req *http.Request) (*http.Response, error) {
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return nil, c.unreachable(ctx, err)
@@ -173,6 +191,14 @@ func (c *Client) send(ctx context.Context, method, path string, in any) (*http.R
 }
 
 func newRequest(ctx context.Context, method, path string, in any) (*http.Request, error) {
+	if ref, ok := strings.CutPrefix(path, "/v1/allocs/"); ok {
+		ref, _, _ = strings.Cut(ref, "/")
+		switch ref, _, _ = strings.Cut(ref, "?"); ref {
+		case "", ".", "..": // a path with these is another one
+			_, err := resolve(nil, ref)
+			return nil, err
+		}
+	}
 	var payload io.Reader
 	if in != nil {
 		data, err := json.Marshal(in)

@@ -26,10 +26,12 @@ const (
 	frameExit   byte = 5 // to the client; JSON of a driver.ExitResult; the last, after all output
 	frameError  byte = 6 // to the client; JSON of an Error; instead of frameExit
 	frameCredit byte = 7 // to the client; u32, bytes of input taken
+	frameLost   byte = 8 // to the client, in logs; JSON of a lostLog
 )
 
 const (
-	execProtocol = "nodekeep-exec/1" // of the Upgrade header
+	execProtocol = "nodekeep-exec/1"               // of the Upgrade header
+	logFrames    = "application/x-nodekeep-frames" // what logs may be asked for: frameStdout, frameLost, frameError
 	window       = 256 << 10
 	maxFrame     = 1 << 20
 	chunk        = 32 << 10

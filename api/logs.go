@@ -5,17 +5,19 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
-	"os"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/nodekeep/nodekeep"
 	"github.com/nodekeep/nodekeep/logmon/tail"
+	"github.com/nodekeep/nodekeep/spec"
 )
 
 // logs streams a task's output. A stream that follows ends when the alloc has
@@ -29,19 +31,125 @@ func (s *server) logs(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	// What cannot be read is told before the answer begins. It may not be there yet.
+	rd, err := tail.Open(r.Context(), cfg)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return &Error{Code: CodeConflict, Message: fmt.Sprintf("the logs of alloc %s cannot be read: %s", al.Alloc.ID, Plain(err)),
+			Hint: "the task, or somebody else, has put something in the place of its log directory, or the node has no more of what it takes"}
+	}
+	framed := r.Header.Get("Accept") == logFrames
 	w.Header().Set("Content-Type", "application/octet-stream")
+	if framed {
+		w.Header().Set("Content-Type", logFrames)
+	}
 	out := &flushed{w: w, rc: http.NewResponseController(w)}
 	if err := out.rc.Flush(); err != nil {
+		if rd != nil {
+			_ = rd.Close()
+		}
 		return nil // the client has left
 	}
-	err = s.sendLog(r.Context(), out, al.Alloc.ID, cfg)
+	to := logSink{Writer: out, lost: func(int64) error { return nil }}
+	if framed {
+		to = framedSink(out, al.Alloc.Task(cfg.Base[:strings.LastIndexByte(cfg.Base, '.')]))
+	}
+	err = s.sendLog(r.Context(), to, al.Alloc.ID, cfg, rd)
 	if err != nil && out.err == nil {
 		if r.Context().Err() == nil {
 			s.Log.Warn("a log could not be sent to its end", "alloc_id", al.Alloc.ID, "log", cfg.Base, "error", err)
+			if framed {
+				e, _ := toError(err)
+				data, _ := json.Marshal(e) // of strings
+				_ = (&frames{w: out}).write(frameError, data)
+				return nil
+			}
 		}
 		panic(http.ErrAbortHandler) // the client must not take this for the end
 	}
 	return nil
+}
+
+// logSink takes a log, and what is missing of it.
+type logSink struct {
+	io.Writer
+	lost func(files int64) error
+}
+
+// lostLog says that files were rotated away before they could be read, and how
+// much they held at most.
+type lostLog struct {
+	Files int64 `json:"files"`
+	Bytes int64 `json:"bytes"`
+}
+
+func framedSink(w io.Writer, t *spec.Task) logSink {
+	f := &frames{w: w}
+	size := t.LogConfig().MaxSize
+	return logSink{outStream{f, frameStdout}, func(files int64) error {
+		data, _ := json.Marshal(lostLog{files, files * size}) // of numbers
+		return f.write(frameLost, data)
+	}}
+}
+
+// copyLog copies what rd reads, and tells of what it could not.
+func copyLog(to logSink, rd *tail.Reader) error {
+	buf, told := make([]byte, chunk), int64(0)
+	for {
+		n, err := rd.Read(buf)
+		if skipped := rd.Skipped(); skipped > told {
+			if err := to.lost(skipped - told); err != nil {
+				return err
+			}
+			told = skipped
+		}
+		if n > 0 {
+			if _, err := to.Write(buf[:n]); err != nil {
+				return err
+			}
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// framedLog is the client's end of a log as frames.
+type framedLog struct {
+	*body
+	lost func(files, bytes int64)
+	buf  []byte
+	rest []byte // of the frame read last
+}
+
+func (l *framedLog) Read(p []byte) (int, error) {
+	for len(l.rest) == 0 {
+		kind, data, err := readFrame(l.body, l.buf)
+		if err != nil {
+			return 0, err
+		}
+		l.buf = data[:cap(data)]
+		switch kind {
+		case frameStdout:
+			l.rest = data
+		case frameLost:
+			var lost lostLog
+			if json.Unmarshal(data, &lost) == nil && l.lost != nil {
+				l.lost(lost.Files, lost.Bytes)
+			}
+		case frameError:
+			e := &Error{}
+			if err := json.Unmarshal(data, e); err != nil {
+				return 0, l.c.lost(err)
+			}
+			return 0, e
+		}
+	}
+	n := copy(p, l.rest)
+	l.rest = l.rest[n:]
+	return n, nil
 }
 
 // tailConfig says what to read of which file.
@@ -85,14 +193,15 @@ func (s *server) tailConfig(r *http.Request, al *nodekeep.AllocStatus) (cfg tail
 	return cfg, nil
 }
 
-// sendLog copies a log. It waits for the directory where the alloc has none yet.
-func (s *server) sendLog(ctx context.Context, out io.Writer, id string, cfg tail.Config) error {
+// sendLog copies a log. It waits for the directory where the alloc has none yet,
+// and rd is nil.
+func (s *server) sendLog(ctx context.Context, to logSink, id string, cfg tail.Config, rd *tail.Reader) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for {
+	for rd == nil {
 		changed := s.Agent.Changed()
-		_, err := os.Stat(cfg.Dir)
-		if err == nil {
+		var err error
+		if rd, err = tail.Open(ctx, cfg); err == nil {
 			break
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -107,10 +216,6 @@ func (s *server) sendLog(ctx context.Context, out io.Writer, id string, cfg tail
 			return ctx.Err()
 		}
 	}
-	rd, err := tail.Open(ctx, cfg)
-	if err != nil {
-		return err
-	}
 	defer func() { _ = rd.Close() }()
 	var watcher sync.WaitGroup
 	if cfg.Follow {
@@ -120,7 +225,7 @@ func (s *server) sendLog(ctx context.Context, out io.Writer, id string, cfg tail
 			}
 		})
 	}
-	_, err = io.Copy(out, rd)
+	err := copyLog(to, rd)
 	cancel()
 	watcher.Wait()
 	return err

@@ -94,7 +94,12 @@ func errNoTask(al *nodekeep.AllocStatus, task string) error {
 		names = append(names, al.Alloc.Tasks[i].Name)
 	}
 	e := &Error{Code: CodeNoTask, Message: fmt.Sprintf("alloc %s has no task %q", al.Alloc.ID, task), Hint: "it has " + strings.Join(names, ", ")}
-	if task == "" {
+	switch {
+	case al.Gone:
+		return &Error{Code: CodeEnded, Message: fmt.Sprintf("alloc %s was collected: nothing of it is left, its logs neither", al.Alloc.ID)}
+	case len(names) == 0:
+		return &Error{Code: CodeNoTask, Message: fmt.Sprintf("alloc %s has no task that this node knows", al.Alloc.ID), Hint: "see nodekeep inspect"}
+	case task == "":
 		e.Message = fmt.Sprintf("alloc %s has several tasks", al.Alloc.ID)
 		e.Hint = "name one of " + strings.Join(names, ", ")
 	}

@@ -10,7 +10,11 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"runtime"
+	"sync"
 	"time"
+
+	"github.com/fsnotify/fsnotify"
 )
 
 // ErrInUse says that a process answers on the socket already.
@@ -23,31 +27,85 @@ const dialTimeout = 2 * time.Second
 // Listen opens the agent's unix socket, mode 0600 from its first moment on. A
 // socket that is left of an agent that died is replaced; one on which an agent
 // answers is ErrInUse and stays. Paths longer than the kernel's 108 bytes work on
-// Linux. Closing the listener removes the socket.
+// Linux, and there a socket that somebody removes is made again. Closing the
+// listener removes the socket.
 func Listen(ctx context.Context, path string) (net.Listener, error) {
 	if err := removeStale(ctx, path); err != nil {
 		return nil, err
 	}
-	short, done, err := shorten(path)
-	if err != nil {
+	l := &listener{path: path}
+	if err := l.bind(ctx); err != nil {
 		return nil, err
+	}
+	if runtime.GOOS == "linux" {
+		ctx, l.stop = context.WithCancel(context.WithoutCancel(ctx))
+		l.keeper.Go(func() { l.keep(ctx) })
+	}
+	return l, nil
+}
+
+// bind makes the socket and accepts on it from now on, instead of on the one
+// before, whose name is gone.
+func (l *listener) bind(ctx context.Context) error {
+	short, done, err := shorten(l.path)
+	if err != nil {
+		return err
 	}
 	cfg := net.ListenConfig{Control: restrict}
 	ln, err := cfg.Listen(ctx, "unix", short)
 	done()
 	if err != nil {
-		return nil, fmt.Errorf("api: listen on %s: %w", path, cause(err))
+		return fmt.Errorf("api: listen on %s: %w", l.path, cause(err))
 	}
 	ln.(*net.UnixListener).SetUnlinkOnClose(false) // its name may be another's by then: see Close
-	l := &listener{Listener: ln, path: path}
-	if l.own, err = os.Lstat(path); err == nil && l.own.Mode().Perm() != 0o600 {
-		err = os.Chmod(path, 0o600)
+	own, err := os.Lstat(l.path)
+	if err == nil && own.Mode().Perm() != 0o600 {
+		err = os.Chmod(l.path, 0o600)
 	}
 	if err != nil {
-		_ = l.Close()
-		return nil, fmt.Errorf("api: listen on %s: %w", path, err)
+		_ = ln.Close()
+		return fmt.Errorf("api: listen on %s: %w", l.path, err)
 	}
-	return l, nil
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ln != nil {
+		_ = l.ln.Close() // an Accept under way goes on with the new one
+	}
+	l.ln, l.own = ln, own
+	return nil
+}
+
+// keep makes the socket again when somebody has removed it, until ctx ends. The
+// kernel says so: a watch on the socket itself tells of its name and nothing
+// else. One of a stranger in its place stays, and is watched.
+func (l *listener) keep(ctx context.Context) {
+	const first, limit = 100 * time.Millisecond, 30 * time.Second
+	delay := first // between tries where the disk takes no socket, or there is one by now
+	for ctx.Err() == nil {
+		w, err := fsnotify.NewWatcher()
+		if err != nil {
+			return // no more watches for this user: it works without
+		}
+		var again <-chan time.Time
+		if err = w.Add(l.path); errors.Is(err, fs.ErrNotExist) {
+			_ = w.Close()
+			if l.bind(ctx) == nil {
+				delay = first
+				continue
+			}
+			again, delay = time.After(delay), min(2*delay, limit)
+		} else if err != nil {
+			_ = w.Close()
+			return
+		}
+		select {
+		case <-w.Events:
+		case <-w.Errors:
+		case <-again:
+		case <-ctx.Done():
+		}
+		_ = w.Close()
+	}
 }
 
 // removeStale removes a socket on which nobody answers, and nothing else.
@@ -68,7 +126,10 @@ func removeStale(ctx context.Context, path string) error {
 		_ = conn.Close()
 		return fmt.Errorf("%w: %s", ErrInUse, path)
 	case isRefused(err):
-		return os.Remove(path)
+		if err := os.Remove(path); err != nil {
+			return fmt.Errorf("api: the socket of an agent that has gone cannot be removed: %w", err)
+		}
+		return nil
 	}
 	return fmt.Errorf("api: cannot tell whether an agent answers on %s: %w", path, cause(err))
 }
@@ -86,16 +147,42 @@ func dial(ctx context.Context, path string) (net.Conn, error) {
 
 // listener removes its socket on Close, but never the one of a successor.
 type listener struct {
-	net.Listener
-	path string
-	own  os.FileInfo
+	path   string
+	stop   func() // of the keeper, nil without
+	keeper sync.WaitGroup
+
+	mu  sync.Mutex
+	ln  net.Listener
+	own os.FileInfo
+}
+
+func (l *listener) current() net.Listener {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ln
+}
+
+func (l *listener) Addr() net.Addr { return l.current().Addr() }
+
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		ln := l.current()
+		conn, err := ln.Accept()
+		if err == nil || ln == l.current() {
+			return conn, err
+		}
+	}
 }
 
 func (l *listener) Close() error {
-	if now, err := os.Lstat(l.path); err == nil && l.own != nil && os.SameFile(l.own, now) {
+	if l.stop != nil {
+		l.stop()
+	}
+	l.keeper.Wait()
+	if now, err := os.Lstat(l.path); err == nil && os.SameFile(l.own, now) {
 		_ = os.Remove(l.path)
 	}
-	return l.Listener.Close()
+	return l.ln.Close()
 }
 
 // cause strips the short name of a socket from an error of net.

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -54,6 +55,8 @@ func TestListen(t *testing.T) {
 			// A successor's socket is not removed by a late Close.
 			first, err := Listen(t.Context(), path)
 			require.NoError(t, err)
+			first.(*listener).stop() // or it would have it again
+			first.(*listener).keeper.Wait()
 			require.NoError(t, os.Remove(path))
 			second, err := Listen(t.Context(), path)
 			require.NoError(t, err)
@@ -73,4 +76,58 @@ func TestListenRefuses(t *testing.T) {
 	_, err = Listen(t.Context(), filepath.Join(t.TempDir(), "nowhere", "agent.sock"))
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.NotContains(t, err.Error(), "/proc/self")
+}
+
+// A socket that somebody removes or moves away is made again, and what was put in
+// its place is left alone until it goes.
+func TestSocketRemoved(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells")
+	}
+	dir := t.TempDir()
+	path := filepath.Join(dir, "agent.sock")
+	ln, err := Listen(t.Context(), path)
+	require.NoError(t, err)
+	accepted := make(chan error, 1)
+	go func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				accepted <- err
+				return
+			}
+			_ = conn.Close()
+		}
+	}()
+	answers := func() {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			conn, err := dial(t.Context(), path)
+			if err == nil {
+				_ = conn.Close()
+			}
+			return err == nil
+		}, 10*time.Second, time.Millisecond)
+		fi, err := os.Stat(path)
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), fi.Mode().Perm())
+	}
+	answers()
+	for range 5 {
+		require.NoError(t, os.Remove(path))
+		answers()
+		require.NoError(t, os.Rename(path, filepath.Join(dir, "away")))
+		answers()
+	}
+	mine := filepath.Join(dir, "mine")
+	require.NoError(t, os.WriteFile(mine, []byte("mine"), 0o600))
+	require.NoError(t, os.Rename(mine, path))
+	require.FileExists(t, path)
+	_, err = dial(t.Context(), path)
+	require.Error(t, err)
+	require.NoError(t, os.Remove(path))
+	answers()
+	require.NoError(t, ln.Close())
+	require.ErrorIs(t, <-accepted, net.ErrClosed)
+	require.NoFileExists(t, path)
 }
