@@ -102,7 +102,7 @@ func judge(h health, a *spec.Alloc, tasks []vital, checks []spec.CheckStatus, no
 		return out
 	}
 	least := cmp.Or(p.MinHealthy, spec.DefaultMinHealthy)
-	since, late := latest(tasks, now, least)
+	since, late := latest(tasks, now)
 	if p.Check != "task_states" {
 		var failing []offender
 		out.watch, failing = passing(w, checks, now)
@@ -130,7 +130,7 @@ func judge(h health, a *spec.Alloc, tasks []vital, checks []spec.CheckStatus, no
 }
 
 // latest is the latest start of what must run, and who does not run as it must.
-func latest(tasks []vital, now bootclock.Instant, least time.Duration) (since bootclock.Instant, late []offender) {
+func latest(tasks []vital, now bootclock.Instant) (since bootclock.Instant, late []offender) {
 	for _, t := range tasks {
 		running := t.state == taskrunner.Running
 		switch {

@@ -11,7 +11,7 @@ import (
 )
 
 // Key is a typed value that one alloc hook hands to the hooks of the alloc's
-// tasks, such as the network it made. Both sides share a variable-free value:
+// tasks, such as the network it made. Both sides name it by one function:
 //
 //	func NetworkKey() allocrunner.Key[spec.Network] { return allocrunner.Key[spec.Network]{Name: "network"} }
 //

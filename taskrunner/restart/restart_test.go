@@ -138,8 +138,8 @@ func TestExponential(t *testing.T) {
 		w = v.Window
 		return v.Delay
 	}
-	for i, want := range []time.Duration{10, 20, 40, 60, 60, 60} {
-		require.Equal(t, want*time.Second, next(time.Second, code(1)), i)
+	for i, seconds := range []int{10, 20, 40, 60, 60, 60} {
+		require.Equal(t, time.Duration(seconds)*time.Second, next(time.Second, code(1)), i)
 	}
 	require.Equal(t, time.Minute, next(5*time.Minute-1, code(1)), "not healthy for long enough")
 	require.Equal(t, 10*time.Second, next(5*time.Minute, code(1)))
