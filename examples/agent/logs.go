@@ -44,6 +44,7 @@ var logsCommand = command{
 				return err
 			}
 			defer c.Close()
+			q.Lost = a.tellLost
 			r, err := c.Logs(ctx, args[0], q)
 			if err != nil {
 				return err
@@ -53,6 +54,28 @@ var logsCommand = command{
 			return err
 		}
 	},
+}
+
+// lostOutput says in JSON that output is missing.
+type lostOutput struct {
+	Alloc  string `json:"alloc,omitempty"`
+	Task   string `json:"task,omitempty"`
+	Stream string `json:"stream,omitempty"`
+	Files  int64  `json:"lost_files"`
+	Bytes  int64  `json:"lost_bytes"` // at most
+}
+
+// tellLost says on stderr that output is missing at this place.
+func (a *app) tellLost(files, bytes int64) {
+	if a.json {
+		_ = json.NewEncoder(a.stderr).Encode(lostOutput{Files: files, Bytes: bytes})
+		return
+	}
+	fmt.Fprintf(a.stderr, "nodekeep: %s\n", lostText(files, bytes))
+}
+
+func lostText(files, bytes int64) string {
+	return fmt.Sprintf("… up to %d bytes (%d log files) were rotated away before they could be read", bytes, files)
 }
 
 var eventsCommand = command{
@@ -95,11 +118,17 @@ func (a *app) printEvents(ctx context.Context, c *api.Client, after uint64, allo
 		if a.json {
 			err = enc.Encode(e)
 		} else {
-			_, err = fmt.Fprintf(a.stdout, "%s  %s  %-12s %s: %s\n", e.Time.Local().Format("2006-01-02 15:04:05.000"), short(e.Alloc, 8), e.Task, e.Kind, e.Message)
+			err = printEvent(a.stdout, &e)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func printEvent(w io.Writer, e *api.Event) error {
+	_, err := fmt.Fprintf(w, "%s  %s  %-12s %s: %s\n", e.Time.Local().Format("2006-01-02 15:04:05.000"),
+		clean(short(e.Alloc, 8)), clean(e.Task), clean(e.Kind), clean(e.Message))
+	return err
 }

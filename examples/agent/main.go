@@ -70,7 +70,7 @@ func (a *app) main(ctx context.Context, args []string) int {
 	case errors.As(err, &code):
 		return int(code)
 	case errors.As(err, &use):
-		fmt.Fprintf(a.stderr, "nodekeep: %s\n", use.msg)
+		fmt.Fprintf(a.stderr, "nodekeep: %s\n", cleanLines(use.msg))
 		return 2
 	}
 	for _, err := range parts(err) {
@@ -78,7 +78,7 @@ func (a *app) main(ctx context.Context, args []string) int {
 		if errors.As(err, &file) {
 			file.render(a.stderr)
 		}
-		fmt.Fprintf(a.stderr, "nodekeep: %s\n", a.explain(err))
+		fmt.Fprintf(a.stderr, "nodekeep: %s\n", cleanLines(a.explain(err)))
 	}
 	return 1
 }

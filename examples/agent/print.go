@@ -48,6 +48,7 @@ func newPrinter(a *app, jobs []api.Job) *printer {
 				if len(jobs) > 1 {
 					label = al.JobID + "." + label
 				}
+				label = clean(label)
 				p.labels[labelKey(al.JobID, place(al), name)] = label
 				if _, ok := p.hue[label]; !ok {
 					p.hue[label] = len(p.hue)
@@ -111,7 +112,7 @@ func (p *printer) printJSON(v any) {
 // say prints a word of our own.
 func (p *printer) say(format string, args ...any) {
 	if !p.json {
-		p.write(p.paint("2", fmt.Sprintf(format, args...)) + "\n")
+		p.write(p.paint("2", clean(fmt.Sprintf(format, args...))) + "\n")
 	}
 }
 
@@ -121,7 +122,7 @@ func (p *printer) verdict(good bool, format string, args ...any) {
 		code = "1;32"
 	}
 	if !p.json {
-		p.write(p.paint(code, fmt.Sprintf(format, args...)) + "\n")
+		p.write(p.paint(code, clean(fmt.Sprintf(format, args...))) + "\n")
 	}
 }
 
@@ -208,13 +209,23 @@ func (f *follower) printEvents(ctx context.Context, follow bool) {
 			if e.Message != "" {
 				text += ": " + e.Message
 			}
-			f.line(label, f.paint("2", "·"), f.paint("2", text))
+			f.line(label, f.paint("2", "·"), f.paint("2", clean(text)))
 		}
 	}
 }
 
 func (f *follower) followLog(ctx context.Context, id, task, label string, stderr bool) {
-	r, err := f.c.Logs(ctx, id, api.LogQuery{Task: task, Stderr: stderr, Follow: true})
+	stream, bar := "stdout", "│"
+	if stderr {
+		stream, bar = "stderr", f.paint("31", "│")
+	}
+	r, err := f.c.Logs(ctx, id, api.LogQuery{Task: task, Stderr: stderr, Follow: true, Lost: func(files, bytes int64) {
+		if f.json {
+			f.printJSON(lostOutput{id, task, stream, files, bytes})
+		} else {
+			f.line(label, f.paint("2", "·"), f.paint("2", lostText(files, bytes)))
+		}
+	}})
 	if err != nil {
 		var e *api.Error
 		if ctx.Err() == nil && !(errors.As(err, &e) && e.Code == api.CodeConflict) { // the job has turned logs off
@@ -223,10 +234,6 @@ func (f *follower) followLog(ctx context.Context, id, task, label string, stderr
 		return
 	}
 	defer r.Close()
-	stream, bar := "stdout", "│"
-	if stderr {
-		stream, bar = "stderr", f.paint("31", "│")
-	}
 	in := bufio.NewReaderSize(r, 64<<10)
 	for {
 		line, err := in.ReadSlice('\n')

@@ -150,12 +150,12 @@ func printAllocs(w io.Writer, list []api.Alloc, now time.Time) error {
 	width := idWidth(list)
 	for i := range list {
 		al := &list[i]
-		head := []string{short(al.ID, width), al.Job, fmt.Sprintf("%s[%d]", al.Group, al.Index), status(al)}
+		head := []string{clean(short(al.ID, width)), clean(al.Job), fmt.Sprintf("%s[%d]", clean(al.Group), al.Index), status(al)}
 		if len(al.Tasks) == 0 {
 			fmt.Fprintln(tw, strings.Join(head, "\t"))
 		}
 		for _, t := range al.Tasks {
-			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%d\t%s\t%s\n", strings.Join(head, "\t"), t.Name, t.State, dash(t.PID), t.Restarts, since(t, now), exit(t))
+			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%d\t%s\t%s\n", strings.Join(head, "\t"), clean(t.Name), t.State, dash(t.PID), t.Restarts, since(t, now), exit(t))
 			head = []string{"", "", "", ""}
 		}
 	}
@@ -243,7 +243,7 @@ func printInspection(w io.Writer, in api.Inspection, now time.Time) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	row := func(name, value string) {
 		if value != "" {
-			fmt.Fprintf(tw, "%s\t%s\n", name, value)
+			fmt.Fprintf(tw, "%s\t%s\n", name, clean(value))
 		}
 	}
 	row("alloc", in.ID)
@@ -267,20 +267,20 @@ func printInspection(w io.Writer, in api.Inspection, now time.Time) error {
 	}
 	for _, t := range in.Tasks {
 		fmt.Fprintf(w, "\ntask %s: %s (%s), pid %s, attempt %d, %d restarts, exit %s, for %s\n",
-			t.Name, t.State, t.Phase, dash(t.PID), t.Attempt, t.Restarts, exit(t), since(t, now))
+			clean(t.Name), t.State, t.Phase, dash(t.PID), t.Attempt, t.Restarts, exit(t), since(t, now))
 		if t.Reason != "" {
-			fmt.Fprintf(w, "  %s\n", t.Reason)
+			fmt.Fprintf(w, "  %s\n", clean(t.Reason))
 		}
 		if in.Spec != nil {
 			if st := in.Spec.Task(t.Name); st != nil {
-				fmt.Fprintf(w, "  driver %s  %s\n", st.Driver, st.Config)
+				fmt.Fprintf(w, "  driver %s  %s\n", clean(st.Driver), clean(string(st.Config)))
 				for _, k := range slices.Sorted(maps.Keys(st.Env)) {
-					fmt.Fprintf(w, "  env %s=%s\n", k, st.Env[k])
+					fmt.Fprintf(w, "  env %s=%s\n", clean(k), clean(st.Env[k]))
 				}
 			}
 		}
 		for _, e := range in.Events[t.Name] {
-			fmt.Fprintf(w, "  %s  %-12s %s\n", e.Time.Local().Format("2006-01-02 15:04:05.000"), e.Kind, e.Message)
+			fmt.Fprintf(w, "  %s  %-12s %s\n", e.Time.Local().Format("2006-01-02 15:04:05.000"), clean(e.Kind), clean(e.Message))
 		}
 	}
 	return nil

@@ -72,7 +72,7 @@ func printUsage(w io.Writer, row string, u *nodekeep.TaskUsage) error {
 		}
 		return text
 	}
-	_, err := fmt.Fprintf(w, row, u.Time.Local().Format("15:04:05.000"), u.Task,
+	_, err := fmt.Fprintf(w, row, u.Time.Local().Format("15:04:05.000"), clean(u.Task),
 		known(u.CPU.Measured, "percent", fmt.Sprintf("%.1f%%", u.CPU.Percent)),
 		known(u.Memory.Measured, "usage", inUnits(u.Memory.Usage)), known(u.Memory.Measured, "max", inUnits(u.Memory.Max)),
 		inUnits(u.Memory.Allocated), fmt.Sprint(u.Pids))

@@ -7,6 +7,7 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -202,4 +203,28 @@ func TestOtherUser(t *testing.T) {
 	require.Contains(t, string(out), "main │ 65534\n")
 	require.Contains(t, string(out), "job svc completed\n")
 	require.NoDirExists(t, filepath.Join(home, ".local", "state", "nodekeep"))
+}
+
+// TestReadOnlyData: what is wrong with a data directory that cannot be written is
+// told with what to do.
+func TestReadOnlyData(t *testing.T) {
+	b := newBox(t)
+	require.NoError(t, os.MkdirAll(b.data, 0o700))
+	require.NoError(t, syscall.Mount("tmpfs", b.data, "tmpfs", 0, "size=1m,mode=700"))
+	t.Cleanup(func() { _ = syscall.Unmount(b.data, syscall.MNT_DETACH) })
+	sock := filepath.Join(b.data, "agent.sock")
+	ln, err := net.Listen("unix", sock) // of an agent that has gone
+	require.NoError(t, err)
+	ln.(*net.UnixListener).SetUnlinkOnClose(false)
+	require.NoError(t, ln.Close())
+	require.NoError(t, syscall.Mount("", b.data, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""))
+	b.refused(1, "is on a read-only file system: make it writable, or name another one with --data", "serve", "--runtime-dir", b.run)
+}
+
+// TestSocketRemoved: an agent whose socket was removed is there again.
+func TestSocketRemoved(t *testing.T) {
+	b := newBox(t)
+	b.serve()
+	require.NoError(t, os.Remove(filepath.Join(b.data, "agent.sock")))
+	eventually(t, "the socket", func() string { return b.nk("ps").err })
 }
