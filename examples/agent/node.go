@@ -42,7 +42,7 @@ type nodeConfig struct {
 
 // makeDataDir makes it so that tasks of other users can reach their directories.
 func makeDataDir(dir string) error {
-	if _, err := os.Stat(dir); err == nil {
+	if st, err := os.Stat(dir); err == nil && st.IsDir() {
 		return nil
 	}
 	if err := os.MkdirAll(dir, 0o711); err != nil {
