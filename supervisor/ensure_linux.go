@@ -176,7 +176,7 @@ func (s *Scope) fork(l, lock int) (int, error) {
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	}
 	for _, exe := range s.pool.programs() {
-		pid := 0
+		var pid int
 		if pid, err = syscall.ForkExec(exe, []string{argv0, s.dir}, attr); err != syscall.ENOENT {
 			return pid, err
 		}
