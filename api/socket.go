@@ -100,7 +100,7 @@ func (l *listener) keep(ctx context.Context) {
 		}
 		select {
 		case <-w.Events:
-		case <-w.Errors:
+		case <-w.Errors: //nolint:errcheck // a watch that failed is made anew
 		case <-again:
 		case <-ctx.Done():
 		}

@@ -41,7 +41,7 @@ func (f *Fake) Exec(ctx context.Context, id string, req driver.ExecRequest) (dri
 	}
 	run := f.Command
 	if run == nil {
-		run = func(_ context.Context, _ driver.TaskConfig, req driver.ExecRequest) (driver.ExitResult, error) { return cat(req), nil }
+		run = cat
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -79,13 +79,15 @@ func (f *Fake) Exec(ctx context.Context, id string, req driver.ExecRequest) (dri
 	}
 }
 
-func cat(req driver.ExecRequest) driver.ExitResult {
-	if req.Stdin != nil && req.Stdout != nil {
-		if _, err := io.Copy(req.Stdout, req.Stdin); err != nil {
-			return driver.ExitResult{Code: 1}
-		}
+//nolint:unparam // a Fake.Command
+func cat(_ context.Context, _ driver.TaskConfig, req driver.ExecRequest) (driver.ExitResult, error) {
+	if req.Stdin == nil || req.Stdout == nil {
+		return driver.ExitResult{}, nil
 	}
-	return driver.ExitResult{}
+	if _, err := io.Copy(req.Stdout, req.Stdin); err != nil {
+		return driver.ExitResult{Code: 1}, nil
+	}
+	return driver.ExitResult{}, nil
 }
 
 // Stats streams Fake.Usage, or else samples that count up, until ctx or the task
