@@ -161,14 +161,15 @@ func readFile(name string) (jobspec.File, error) {
 }
 
 func readJob(name string, flags jobFlags) (p parsedJob, err error) {
+	cfg, err := flags.config(jobspec.File{}) // wrong use is told before a wrong file
+	if err != nil {
+		return p, err
+	}
 	file, err := readFile(name)
 	if err != nil {
 		return p, err
 	}
-	cfg, err := flags.config(file)
-	if err != nil {
-		return p, err
-	}
+	cfg.File = file
 	parsed, err := jobspec.Parse(cfg)
 	var faults *jobspec.Error
 	switch {
