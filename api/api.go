@@ -4,7 +4,7 @@
 // Package api is the HTTP API of a node on a unix socket, and its Go client.
 // Whoever may open the socket may do everything: it is 0600 and its owner's.
 //
-//	GET  /v1/agent                          who serves here
+//	GET  /v1/agent                          who serves here, and whether its disk fails
 //	GET  /v1/allocs                         every alloc, a JSON array
 //	GET  /v1/allocs?follow=1[&id=ID…]       one alloc a line, again at each change
 //	GET  /v1/allocs/REF                     one alloc with everything
@@ -93,6 +93,9 @@ type Jobs interface {
 	Stop(ctx context.Context, allocID string) error
 	// Forget drops the allocs that the agent has collected.
 	Forget(ctx context.Context) error
+	// Fault is why what is wanted is not all on disk, or not all with the agent,
+	// although it was promised; nil while all is well. It does not block on work.
+	Fault() error
 }
 
 // Config is what a Handler serves.
@@ -208,12 +211,19 @@ func who(r *http.Request) string {
 
 // info says who serves.
 type info struct {
-	Version string `json:"version"`
-	PID     int    `json:"pid"`
+	Version  string `json:"version"`
+	PID      int    `json:"pid"`
+	Degraded string `json:"degraded,omitempty"` // why what is wanted cannot be written; tried again
 }
 
 func (s *server) agent(w http.ResponseWriter, _ *http.Request) error {
-	return writeJSON(w, info{Version: s.Version, PID: os.Getpid()})
+	i := info{Version: s.Version, PID: os.Getpid()}
+	if s.Jobs != nil {
+		if err := s.Jobs.Fault(); err != nil {
+			i.Degraded = Plain(err)
+		}
+	}
+	return writeJSON(w, i)
 }
 
 func (s *server) allocs(w http.ResponseWriter, r *http.Request) error {

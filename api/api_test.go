@@ -106,6 +106,13 @@ func TestRoundTrip(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "bbbb-2", in.ID)
 	require.Equal(t, "raw_exec", in.Spec.Tasks[0].Driver)
+	why, err := c.Degraded(within(t))
+	require.NoError(t, err)
+	require.Empty(t, why)
+	f.fault = errors.New("api: no space left")
+	why, err = c.Degraded(within(t))
+	require.NoError(t, err)
+	require.Equal(t, "no space left", why)
 }
 
 func TestOperations(t *testing.T) {

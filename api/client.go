@@ -46,6 +46,14 @@ func (c *Client) Allocs(ctx context.Context) (list []Alloc, err error) {
 	return list, c.call(ctx, http.MethodGet, "/v1/allocs", nil, &list)
 }
 
+// Degraded says why the node cannot write what it was told to run; empty while
+// all is well. Allocs of which the same is true say so themselves.
+func (c *Client) Degraded(ctx context.Context) (why string, err error) {
+	var i info
+	err = c.call(ctx, http.MethodGet, "/v1/agent", nil, &i)
+	return i.Degraded, err
+}
+
 // Inspect tells everything about the alloc that ref names.
 func (c *Client) Inspect(ctx context.Context, ref string) (in Inspection, err error) {
 	return in, c.call(ctx, http.MethodGet, allocPath(ref, ""), nil, &in)

@@ -37,6 +37,7 @@ type fake struct {
 	changed chan struct{}
 	calls   []string
 	err     error
+	fault   error // of the job store
 	run     func(ctx context.Context, req driver.ExecRequest) (driver.ExitResult, error)
 	samples int
 }
@@ -194,6 +195,8 @@ func (j jobs) Apply(_ context.Context, list []Job) (ids []string, err error) {
 }
 
 func (j jobs) Forget(context.Context) error { return j.f.call("jobs.forget") }
+
+func (j jobs) Fault() error { return j.f.fault }
 
 func (j jobs) Stop(_ context.Context, id string) error { return j.f.call("jobs.stop %s", id) }
 

@@ -85,8 +85,13 @@ func (a *app) printIDs(what string, ids []string) error {
 	return nil
 }
 
+// stuckAfter is how long a command waits for an alloc whose state cannot be
+// written. Nothing of it moves meanwhile, but a disk may only be slow.
+const stuckAfter = 2 * time.Second
+
 // wait follows the allocs until each was seen to satisfy done, or one made it
-// fail, or the time is over.
+// fail, or the time is over. With a hint, which says that what was asked for
+// goes on without us, it also ends when a disk that fails holds it up.
 func wait(ctx context.Context, c *api.Client, ids []string, timeout time.Duration, hint string, done func(*api.Alloc) (bool, error)) error {
 	if len(ids) == 0 {
 		return nil
@@ -96,10 +101,18 @@ func wait(ctx context.Context, c *api.Client, ids []string, timeout time.Duratio
 		ctx, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	stuck := map[string]*time.Timer{}
 	open := map[string]bool{}
 	for _, id := range ids {
 		open[id] = true
 	}
+	defer func() {
+		for _, t := range stuck {
+			t.Stop()
+		}
+	}()
 	for al, err := range c.Watch(ctx, ids...) {
 		if errors.Is(err, context.DeadlineExceeded) {
 			return fmt.Errorf("not done after %s: %s", timeout, hint)
@@ -113,6 +126,14 @@ func wait(ctx context.Context, c *api.Client, ids []string, timeout time.Duratio
 		}
 		if ok || al.Gone {
 			delete(open, al.ID)
+		}
+		if t := stuck[al.ID]; t != nil && (ok || !al.Degraded) {
+			t.Stop()
+			delete(stuck, al.ID)
+		} else if t == nil && !ok && al.Degraded && hint != "" {
+			stuck[al.ID] = time.AfterFunc(stuckAfter, func() {
+				giveUp(fmt.Errorf("alloc %s of job %s is held up: its state cannot be written: make room on the disk; %s", al.ID, al.Job, hint))
+			})
 		}
 		if len(open) == 0 {
 			return nil

@@ -46,7 +46,10 @@ var psCommand = command{
 			if a.json {
 				return a.printJSON(list)
 			}
-			return printAllocs(a.stdout, list, time.Now())
+			if err := printAllocs(a.stdout, list, time.Now()); err != nil {
+				return err
+			}
+			return a.tellDegraded(ctx, c, list)
 		}
 	},
 }
@@ -162,6 +165,24 @@ func printAllocs(w io.Writer, list []api.Alloc, now time.Time) error {
 	return tw.Flush()
 }
 
+// tellDegraded says on stderr what the disk does not take, and what that means.
+func (a *app) tellDegraded(ctx context.Context, c *api.Client, list []api.Alloc) error {
+	why, err := c.Degraded(ctx)
+	if err != nil {
+		return err
+	}
+	if why != "" {
+		fmt.Fprintf(a.stderr, "nodekeep: warning: %s; the node goes on and tries again\n", why)
+	}
+	if slices.ContainsFunc(list, func(al api.Alloc) bool { return al.Degraded }) {
+		fmt.Fprintf(a.stderr, "nodekeep: warning: %s\n", degradedText)
+	}
+	return nil
+}
+
+// degradedText is what is true of allocs that are shown as degraded.
+const degradedText = "the state of degraded allocs cannot be written: what runs goes on, nothing new is started: make room on the disk, it is tried again"
+
 // idWidth is how many characters tell the ids apart, eight at least.
 func idWidth(list []api.Alloc) int {
 	ids := make([]string, len(list))
@@ -187,6 +208,8 @@ func status(al *api.Alloc) string {
 	switch {
 	case al.Problem != "":
 		return string(al.Status) + " (unreadable record)"
+	case al.Degraded:
+		return string(al.Status) + " (degraded)"
 	case al.Finished() || al.Desired == "run":
 		return string(al.Status)
 	}

@@ -46,6 +46,7 @@ type jobStore struct {
 	mu   sync.Mutex // held from a change until the agent has it: the order is one
 	mark mark
 	jobs map[string]*job // by file name
+	late late
 }
 
 // agentOfStore is what the store needs of the agent.
@@ -77,9 +78,9 @@ const jobFormat = 1
 // a job whose file cannot be read is rebuilt from the allocs that it knows, so
 // that nothing is stopped by a damaged file.
 func openStore(dir string, agent agentOfStore, log hclog.Logger) (*jobStore, error) {
-	s := &jobStore{dir: dir, agent: agent, log: log, jobs: map[string]*job{}}
+	s := &jobStore{dir: dir, agent: agent, log: log, jobs: map[string]*job{}, late: late{files: map[string]any{}, wake: make(chan struct{}, 1)}}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("job store: %w", err)
+		return nil, unwritten(err)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -99,7 +100,8 @@ func openStore(dir string, agent agentOfStore, log hclog.Logger) (*jobStore, err
 	return s, s.loadMark()
 }
 
-// loadMark reads the index; a lost or damaged one begins a new epoch.
+// loadMark reads the index; a lost or damaged one begins a new epoch. It is
+// written only if it is another one.
 func (s *jobStore) loadMark() error {
 	data, err := os.ReadFile(filepath.Join(s.dir, "index"))
 	if err == nil && (json.Unmarshal(data, &s.mark) != nil || s.mark.Epoch == "") {
@@ -111,6 +113,7 @@ func (s *jobStore) loadMark() error {
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("job store: %w", err)
 	}
+	read := s.mark
 	for _, j := range s.jobs {
 		for _, al := range j.Allocs {
 			s.mark.Index = max(s.mark.Index, al.ModifyIndex)
@@ -119,7 +122,10 @@ func (s *jobStore) loadMark() error {
 	if s.mark.Epoch == "" {
 		s.mark.Epoch = rand.Text()
 	}
-	return s.write("index", s.mark)
+	if s.mark != read {
+		s.writeOrLater("index", s.mark)
+	}
+	return nil
 }
 
 // load reads one job's file.
@@ -191,10 +197,11 @@ func (s *jobStore) rebuild(name string) error {
 		return nil
 	}
 	s.jobs[name] = j
-	return s.write(name, j)
+	s.writeOrLater(name, j)
+	return nil
 }
 
-// Desired is the whole desired state, for the first contact.
+// desired is the whole desired state, for the first contact.
 func (s *jobStore) desired() nodekeep.Desired {
 	d := nodekeep.Desired{Epoch: s.mark.Epoch, Index: s.mark.Index, Full: true}
 	names := make([]string, 0, len(s.jobs))
@@ -214,14 +221,12 @@ func (s *jobStore) desired() nodekeep.Desired {
 func (s *jobStore) Feed(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := s.agent.Apply(ctx, s.desired())
+	err := s.feed(ctx)
 	if errors.Is(err, nodekeep.ErrStale) {
 		s.log.Warn("the job store is older than what the agent knows: beginning a new epoch", "reason", err)
 		s.mark.Epoch = rand.Text()
-		if err := s.write("index", s.mark); err != nil {
-			return err
-		}
-		err = s.agent.Apply(ctx, s.desired())
+		s.writeOrLater("index", s.mark)
+		err = s.feed(ctx)
 	}
 	if ctx.Err() == nil && err != nil {
 		s.log.Error("not all that is wanted can run", "error", err)
@@ -245,6 +250,9 @@ func (s *jobStore) commit(ctx context.Context, change func(index uint64) (map[st
 	if len(jobs) == 0 {
 		return nil
 	}
+	if err := s.writeLate(); err != nil {
+		return err
+	}
 	if err := s.write("index", next); err != nil {
 		return err
 	}
@@ -265,19 +273,24 @@ func (s *jobStore) commit(ctx context.Context, change func(index uint64) (map[st
 		if j == nil {
 			delete(s.jobs, name)
 			if err := os.Remove(filepath.Join(s.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("job store: %w", err)
+				return unwritten(err)
 			}
 			continue
 		}
 		if err := os.Rename(filepath.Join(s.dir, name)+".tmp", filepath.Join(s.dir, name)); err != nil {
-			return fmt.Errorf("job store: %w", err)
+			return unwritten(err)
 		}
 		s.jobs[name] = j
 	}
 	if err := syncDir(s.dir); err != nil {
-		return fmt.Errorf("job store: %w", err)
+		return unwritten(err)
 	}
-	return s.agent.Apply(ctx, s.desired())
+	err = s.feed(ctx)
+	if s.late.feed {
+		return &api.Error{Code: api.CodeNotDurable, Message: fmt.Sprintf("it is in the job store, but the node cannot carry it out now: %s", api.Plain(err)),
+			Hint: diskAdvice(err) + "; it is tried again until it works"}
+	}
+	return err
 }
 
 // Apply makes jobs the desired state. See plan for what becomes of their allocs.

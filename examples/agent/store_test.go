@@ -9,7 +9,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
@@ -342,6 +345,60 @@ func TestStoreDiskFull(t *testing.T) {
 	agent.err = errors.New("no")
 	_, err = s.Apply(t.Context(), []api.Job{aJob("aa", "/a", 1)})
 	require.ErrorContains(t, err, "no")
+}
+
+// TestStoreDegraded: a store that cannot write at its start serves from memory,
+// says why, and writes once it can.
+func TestStoreDegraded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir, agent := t.TempDir(), &listAgent{}
+		s := open(t, dir, agent)
+		_, err := s.Apply(t.Context(), []api.Job{aJob("web", "/a", 1)})
+		require.NoError(t, err)
+		before, index := agent.wanted(), filepath.Join(dir, "index")
+		require.NoError(t, s.Fault())
+
+		// A directory where files are written: no write works, and none is needed.
+		require.NoError(t, os.Mkdir(index+".tmp", 0o700))
+		require.NoError(t, os.WriteFile(filepath.Join(index+".tmp", "x"), nil, 0o600))
+		s = open(t, dir, agent)
+		require.NoError(t, s.Fault(), "nothing has changed, nothing is written")
+		require.NoError(t, os.Remove(index))
+		s = open(t, dir, agent)
+		require.ErrorContains(t, s.Fault(), "the job store cannot be written")
+		require.Equal(t, before, agent.wanted(), "it serves what it knows")
+		_, err = s.Apply(t.Context(), []api.Job{aJob("web", "/b", 1)})
+		require.ErrorContains(t, err, "the job store cannot be written")
+		require.Equal(t, before, agent.wanted())
+
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { s.Retry(ctx) })
+		time.Sleep(lateFirst + time.Millisecond) // virtual
+		require.Error(t, s.Fault())
+		require.NoError(t, os.RemoveAll(index+".tmp"))
+		time.Sleep(lateLimit)
+		synctest.Wait()
+		require.NoError(t, s.Fault())
+		require.FileExists(t, index)
+
+		// The agent cannot take it now: it is told again until it can.
+		s.mu.Lock()
+		agent.err = errors.New("no space left")
+		s.mu.Unlock()
+		_, err = s.Apply(t.Context(), []api.Job{aJob("web", "/b", 1)})
+		require.ErrorContains(t, err, "it is tried again until it works")
+		require.ErrorContains(t, s.Fault(), "no space left")
+		s.mu.Lock() // the store holds it while it speaks to the agent
+		agent.err = nil
+		s.mu.Unlock()
+		time.Sleep(lateLimit)
+		synctest.Wait()
+		require.NoError(t, s.Fault())
+		cancel()
+		wg.Wait()
+		require.NotEqual(t, before, agent.wanted())
+	})
 }
 
 func TestFileName(t *testing.T) {

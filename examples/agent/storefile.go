@@ -22,7 +22,7 @@ func (s *jobStore) write(name string, v any) error {
 	}
 	path := filepath.Join(s.dir, name)
 	if err := errors.Join(os.Rename(path+".tmp", path), syncDir(s.dir)); err != nil {
-		return fmt.Errorf("job store: %w", err)
+		return unwritten(err)
 	}
 	return nil
 }
@@ -36,7 +36,7 @@ func (s *jobStore) prepare(name string, v any) error {
 	path := filepath.Join(s.dir, name) + ".tmp"
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
-		return fmt.Errorf("job store: %w", err)
+		return unwritten(err)
 	}
 	_, err = f.Write(append(data, '\n'))
 	if err == nil {
@@ -44,7 +44,7 @@ func (s *jobStore) prepare(name string, v any) error {
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		_ = os.Remove(path)
-		return fmt.Errorf("job store: %w", err)
+		return unwritten(err)
 	}
 	return nil
 }

@@ -26,12 +26,17 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	go agent.Apply(ctx, nodekeep.Desired{Index: 1, Allocs: []*spec.Alloc{{
-		ID: "web-0", JobID: "web", Group: "web",
-		Tasks: []spec.Task{{
-			Name: "server", Driver: "raw_exec",
-			Config: []byte(`{"command": "python3", "args": ["-m", "http.server", "8080"]}`),
-		}},
-	}}})
+	go func() {
+		err := agent.Apply(ctx, nodekeep.Desired{Index: 1, Allocs: []*spec.Alloc{{
+			ID: "web-0", JobID: "web", Group: "web",
+			Tasks: []spec.Task{{
+				Name: "server", Driver: "raw_exec",
+				Config: []byte(`{"command": "python3", "args": ["-m", "http.server", "8080"]}`),
+			}},
+		}}})
+		if err != nil {
+			log.Print(err) // what cannot run here, or a disk that is full: the rest goes on
+		}
+	}()
 	log.Print(agent.Run(ctx)) // returns when ctx ends; the tasks go on
 }
