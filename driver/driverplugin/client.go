@@ -44,7 +44,7 @@ type remote struct {
 // watch is the one WaitTask of a task that is open from its start until its end:
 // some drivers lose an exit that nobody waits for while they stop the task.
 type watch struct {
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc // what the waiting callers are told
 	done   chan struct{}
 	res    driver.ExitResult // before done is closed
 	err    error
@@ -123,7 +123,7 @@ func (r *remote) close() {
 	close(r.stop)
 	r.mu.Lock()
 	for _, w := range r.tasks {
-		w.cancel()
+		w.cancel(driver.ErrPluginGone)
 	}
 	r.mu.Unlock()
 	r.work.Wait()
@@ -211,11 +211,11 @@ func (r *remote) watch(ctx context.Context, id string) {
 	if w := r.tasks[id]; w != nil {
 		return
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	w := &watch{cancel: cancel, done: make(chan struct{})}
 	r.tasks[id] = w
 	r.work.Go(func() {
-		defer cancel()
+		defer cancel(nil)
 		w.res, w.err = r.wait(ctx, id)
 		close(w.done)
 	})
@@ -232,7 +232,7 @@ func (r *remote) forget(id string, w *watch) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if w != nil && r.tasks[id] == w {
-		w.cancel()
+		w.cancel(driver.ErrTaskNotFound)
 		delete(r.tasks, id)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"io"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -248,4 +249,37 @@ func TestLiveConfig(t *testing.T) {
 	l.Config = json.RawMessage(`{"x":1}`)
 	_, err := driverplugin.Launch(bounded(t), self(t), l)
 	require.ErrorContains(t, err, "config.x: is unknown; nothing is allowed here")
+}
+
+// Whoever waits for a task when the plugin goes hears that it is gone, or out of
+// reach, whichever end of the connection was quicker: never that somebody had
+// cancelled the wait.
+func TestWaitingWhenThePluginGoes(t *testing.T) {
+	for name, end := range map[string]func(*driverplugin.Plugin){
+		"let go": func(p *driverplugin.Plugin) { p.Detach() },
+		"killed": func(p *driverplugin.Plugin) { _ = syscall.Kill(p.PID(), syscall.SIGKILL) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, _ := begin(t, "fake")
+			rec := p.Record()
+			d := p.Driver()
+			_, err := d.Start(bounded(t), driver.TaskConfig{ID: "a/t/0", Name: "t", Config: json.RawMessage(`{"do":"sleep"}`)})
+			require.NoError(t, err)
+			waits := make(chan error, 3)
+			for range cap(waits) {
+				go func() { _, err := d.Wait(bounded(t), "a/t/0"); waits <- err }()
+			}
+			end(p)
+			for range cap(waits) {
+				err := <-waits
+				require.True(t, errors.Is(err, driver.ErrPluginGone) || name == "let go" && errors.Is(err, driver.ErrUnavailable), "%v", err)
+			}
+			if name == "let go" {
+				l, _ := launch(t, "fake")
+				p, err = driverplugin.Reattach(bounded(t), rec, l)
+				require.NoError(t, err)
+			}
+			closePlugin(t, p)
+		})
+	}
 }

@@ -172,7 +172,7 @@ func (a *app) tellDegraded(ctx context.Context, c *api.Client, list []api.Alloc)
 		return err
 	}
 	if why != "" {
-		fmt.Fprintf(a.stderr, "nodekeep: warning: %s; the node goes on and tries again\n", why)
+		fmt.Fprintf(a.stderr, "nodekeep: warning: %s; the node goes on and tries again\n", cleanLines(why))
 	}
 	if slices.ContainsFunc(list, func(al api.Alloc) bool { return al.Degraded }) {
 		fmt.Fprintf(a.stderr, "nodekeep: warning: %s\n", degradedText)
