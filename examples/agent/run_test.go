@@ -226,12 +226,17 @@ func TestRunHasAPI(t *testing.T) {
 	a := b.start(b.runArgs(b.jobFile("svc", "service", `echo up; exec sleep 1000`, ""))...)
 	out := &output{t: t, in: bufio.NewReader(a.stdout)}
 	out.wait("│ up")
-	cmd := exec.Command(b.cli, "ps", "--json", "--data", filepath.Join(b.data, "run", "default.svc"))
-	data, err := cmd.Output()
-	require.NoError(t, err)
-	var list []api.Alloc
-	require.NoError(t, json.Unmarshal(data, &list))
-	require.Equal(t, "running", string(list[0].Status))
+	// Output may be quicker than the commit that says the task runs.
+	eventually(t, "running", func() string {
+		data, err := exec.Command(b.cli, "ps", "--json", "--data", filepath.Join(b.data, "run", "default.svc")).Output()
+		require.NoError(t, err)
+		var list []api.Alloc
+		require.NoError(t, json.Unmarshal(data, &list))
+		if list[0].Status == "running" {
+			return ""
+		}
+		return string(list[0].Status)
+	})
 	b.refused(1, "job svc is being run by another process", "run", b.jobFile("svc", "service", "true", ""))
 	require.Equal(t, 130, a.kill(syscall.SIGINT))
 }
