@@ -165,7 +165,7 @@ func (s *server) forkExec(c *conn, t *task, target cgroup.Target, adj int, path 
 	}
 	if err != nil {
 		s.forgetSession(x)
-		return nil, whyNot(path, attr.Dir, err)
+		return nil, whyNot(path, attr, err)
 	}
 	t.execs[x.mark] = x
 	s.watch(x.st.PID, x)

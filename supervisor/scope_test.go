@@ -104,6 +104,36 @@ func TestUser(t *testing.T) {
 	}
 }
 
+// A directory that the task's user may not enter is named, not the program.
+func TestClosedDirectory(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	r := newRig(t)
+	closed := r.base + "/closed"
+	if err := os.MkdirAll(closed+"/work", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(closed, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for dir := r.base; dir != "/"; dir = filepath.Dir(dir) {
+		if st, err := os.Stat(dir); err == nil && st.Mode()&0o001 == 0 {
+			_ = os.Chmod(dir, st.Mode().Perm()|0o011)
+		}
+	}
+	sp := Spec{ID: "a", Path: "/bin/true", Dir: closed + "/work", SetUser: true, UID: 65534, GID: 65534}
+	_, err := r.Start(t.Context(), sp)
+	if err == nil || !strings.Contains(err.Error(), "may not enter "+closed+":") {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(closed, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	r.start(sp)
+	r.wait("a")
+}
+
 // A scope that belongs to another user is refused at once, not tried for ever.
 func TestForeignScope(t *testing.T) {
 	if os.Geteuid() != 0 {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -117,7 +118,7 @@ func (s *server) fork(t *task, target cgroup.Target, argv []string, attr *syscal
 	pid, err := target.ForkExec(t.spec.Path, argv, attr)
 	back()
 	if err != nil {
-		return whyNot(t.spec.Path, attr.Dir, err)
+		return whyNot(t.spec.Path, attr, err)
 	}
 	s.watch(pid, t)
 	t.st.PID = pid
@@ -139,18 +140,50 @@ func (s *server) watch(pid int, c child) {
 	}
 }
 
-// whyNot names what is missing: the kernel's errno is the same for the program,
-// its interpreter and the directory.
-func whyNot(path, dir string, err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		if _, derr := os.Stat(dir); derr != nil {
+// whyNot names what is missing or closed: the kernel's errno is the same for the
+// program, its interpreter and the directory.
+func whyNot(path string, attr *syscall.ProcAttr, err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if _, derr := os.Stat(attr.Dir); derr != nil {
 			return failed("supervisor: working directory", derr)
 		}
 		if _, perr := os.Stat(path); perr == nil {
 			return &os.PathError{Op: "supervisor: start", Path: path + " (its interpreter or loader)", Err: err}
 		}
+	case errors.Is(err, fs.ErrPermission) && attr.Sys != nil && attr.Sys.Credential != nil:
+		if dir := closedTo(attr.Sys.Credential, attr.Dir); dir != "" {
+			return &os.PathError{Op: "supervisor: working directory " + attr.Dir + ": the task's user may not enter", Path: dir, Err: err}
+		}
 	}
 	return &os.PathError{Op: "supervisor: start", Path: path, Err: err}
+}
+
+// closedTo returns the topmost directory on the way to dir, itself included, that
+// the user may not enter; "" if there is none.
+func closedTo(c *syscall.Credential, dir string) string {
+	for i := 1; i <= len(dir); i++ {
+		if i < len(dir) && dir[i] != '/' {
+			continue
+		}
+		var st syscall.Stat_t
+		if syscall.Stat(dir[:i], &st) != nil {
+			return ""
+		}
+		bits := st.Mode
+		switch {
+		case c.Uid == 0:
+			return ""
+		case st.Uid == c.Uid:
+			bits >>= 6
+		case st.Gid == c.Gid || slices.Contains(c.Groups, st.Gid):
+			bits >>= 3
+		}
+		if bits&1 == 0 {
+			return dir[:i]
+		}
+	}
+	return ""
 }
 
 // lend gives this process what the child is to inherit, and returns how to take
