@@ -61,7 +61,7 @@ type Task struct {
 
 // Event is one event, in the words of "events --json".
 type Event struct {
-	Token   uint64            `json:"token"`
+	Token   uint64            `json:"token,omitzero"` // none within an Inspection
 	Time    time.Time         `json:"time"`
 	Alloc   string            `json:"alloc"`
 	Task    string            `json:"task"`
@@ -74,7 +74,7 @@ type Event struct {
 type Inspection struct {
 	Alloc
 	Dir    string             `json:"dir"`    // on the host; empty once it is gone
-	Events map[string][]Event `json:"events"` // the latest of each task; their token is 0
+	Events map[string][]Event `json:"events"` // the latest of each task, without tokens
 	Spec   *spec.Alloc        `json:"spec"`   // with the tasks' environment, in clear
 }
 

@@ -134,7 +134,8 @@ func TestExecTerminal(t *testing.T) {
 	setSize(t, ours, 44, 120)
 	types("stty size\r")
 	shows("44 120\r\n")
-	types("echo wai''ting; sleep 3600\r")
+	// Said by the command itself: a shell that is about to start one may miss ^C.
+	types("sh -c \"echo wai''ting; exec sleep 3600\"\r")
 	shows("waiting\r\n")
 	types("\x03") // to the command, not to us
 	types("echo st''ill; exit 6\r")

@@ -106,6 +106,18 @@ func flagError(cmd string, err error) error {
 	if name, ok := strings.CutPrefix(msg, "flag provided but not defined: -"); ok {
 		return usage("unknown flag --%s: see %s", name, see)
 	}
+	// The flag package writes: invalid value "x" for flag -n: parse error.
+	if rest, ok := strings.CutPrefix(msg, "invalid value "); ok {
+		value, rest, _ := strings.Cut(rest, " for flag -")
+		name, why, _ := strings.Cut(rest, ": ")
+		if why == "parse error" {
+			why = "is no number, or a duration without a unit such as 30s or 5m"
+		}
+		if len(name) > 1 {
+			name = "-" + name
+		}
+		return usage("-%s %s: %s: see %s", name, value, why, see)
+	}
 	return usage("%s: see %s", msg, see)
 }
 

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 
 	"github.com/nodekeep/nodekeep/api"
 	"github.com/nodekeep/nodekeep/state"
@@ -18,7 +20,7 @@ import (
 
 var logsCommand = command{
 	name: "logs", args: "ALLOC [TASK]", short: "prints the output of a task",
-	long: "TASK may be left out when there is one. With -f it follows until the alloc has finished.",
+	long: "TASK may be left out when there is one. With -f it follows until the alloc has finished. With --json each line is one of run --json.",
 	bind: func(a *app, fs *flag.FlagSet) func(context.Context, []string) error {
 		var q api.LogQuery
 		fs.BoolVar(&q.Follow, "f", false, "follow: go on with what is written from now on")
@@ -50,10 +52,46 @@ var logsCommand = command{
 				return err
 			}
 			defer r.Close()
+			if a.json {
+				return a.logLines(ctx, c, args[0], q, r)
+			}
 			_, err = io.Copy(a.stdout, r)
 			return err
 		}
 	},
+}
+
+// logLines prints each line of output as JSON, as run --json does; of a line
+// longer than 64 KiB the rest comes as the next.
+func (a *app) logLines(ctx context.Context, c *api.Client, alloc string, q api.LogQuery, r io.Reader) error {
+	in, err := c.Inspect(ctx, alloc)
+	if err != nil {
+		return err
+	}
+	line := outputLine{Alloc: in.ID, Task: q.Task, Stream: "stdout"}
+	if q.Stderr {
+		line.Stream = "stderr"
+	}
+	if line.Task == "" && len(in.Tasks) == 1 {
+		line.Task = in.Tasks[0].Name
+	}
+	enc := json.NewEncoder(a.stdout)
+	buf := bufio.NewReaderSize(r, 64<<10)
+	for {
+		text, err := buf.ReadSlice('\n')
+		if len(text) > 0 {
+			line.Line = strings.TrimSuffix(string(text), "\n")
+			if err := enc.Encode(line); err != nil {
+				return err
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil && !errors.Is(err, bufio.ErrBufferFull):
+			return err
+		}
+	}
 }
 
 // lostOutput says in JSON that output is missing.

@@ -192,13 +192,13 @@ func commands() []command {
 }
 
 func unknownCommand(name string) error {
-	best, dist := "", 3
+	best, dist := "", max(1, len(name)/3)
 	for _, c := range commands() {
-		if d := distance(name, c.name); d < dist || (d == dist && best == "") || (len(name) > 1 && strings.HasPrefix(c.name, name)) {
+		if d := distance(name, c.name); d < dist || (d == dist && best == "" && d < len(name)) || (len(name) > 1 && strings.HasPrefix(c.name, name)) {
 			best, dist = c.name, d
 		}
 	}
-	if best == "" || dist > 3 {
+	if best == "" {
 		return usage("unknown command %q: see nodekeep --help", name)
 	}
 	return usage("unknown command %q: did you mean %q? See nodekeep --help", name, best)

@@ -50,6 +50,7 @@ func TestCommands(t *testing.T) {
 	})
 	require.Equal(t, "two\n", b.ok("logs", "-n", "1", "svc", "main"))
 	require.Equal(t, "oops\n", b.ok("logs", "svc", "--stderr"))
+	require.JSONEq(t, `{"alloc":"`+b.ps()["svc"].ID+`","task":"main","stream":"stdout","line":"two"}`, b.ok("logs", "--json", "-n", "1", "svc"))
 	require.Equal(t, "hi\n", b.ok("logs", "-f", "done"), "it ends with its alloc")
 	b.refused(1, `has no task "nix": it has main`, "logs", "svc", "nix")
 	b.refused(1, "nodekeep ps lists them", "logs", "nobody")

@@ -229,7 +229,7 @@ func since(t api.Task, now time.Time) string {
 	if t.FinishedAt != nil {
 		from = t.FinishedAt
 	}
-	if from == nil {
+	if from == nil || t.State == "pending" { // its last start says nothing of the pause it is in
 		return "-"
 	}
 	return age(now.Sub(*from))
