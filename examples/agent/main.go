@@ -192,9 +192,14 @@ func commands() []command {
 }
 
 func unknownCommand(name string) error {
-	best, dist := "", max(1, len(name)/3)
+	best, dist := "", 4
 	for _, c := range commands() {
-		if d := distance(name, c.name); d < dist || (d == dist && best == "" && d < len(name)) || (len(name) > 1 && strings.HasPrefix(c.name, name)) {
+		// Words that begin alike may differ more.
+		limit := max(1, len(name)/3)
+		if name != "" && name[0] == c.name[0] {
+			limit++
+		}
+		if d := distance(name, c.name); d <= limit && d < dist || len(name) > 1 && strings.HasPrefix(c.name, name) {
 			best, dist = c.name, d
 		}
 	}
