@@ -183,18 +183,21 @@ func TestExitWhileAway(t *testing.T) {
 	}
 }
 
-// environ reads a variable of a process.
-func environ(t *testing.T, pid int, name string) string {
+// environ reads a variable of a process. One in exec has none for an instant.
+func environ(t *testing.T, pid int, name string) (value string) {
 	t.Helper()
-	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-	require.NoError(t, err)
-	for kv := range strings.SplitSeq(string(env), "\x00") {
-		if v, ok := strings.CutPrefix(kv, name+"="); ok {
-			return v
+	eventually(t, "variable "+name, func() string {
+		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+		require.NoError(t, err)
+		for kv := range strings.SplitSeq(string(env), "\x00") {
+			if v, ok := strings.CutPrefix(kv, name+"="); ok {
+				value = v
+				return ""
+			}
 		}
-	}
-	require.Fail(t, "no variable "+name)
-	return ""
+		return "not in " + string(env)
+	})
+	return value
 }
 
 // TestSupervisorDies: the next supervisor adopts the task: the same process, no
