@@ -21,6 +21,7 @@ import (
 	"github.com/nodekeep/nodekeep/allocdir"
 	"github.com/nodekeep/nodekeep/allocrunner"
 	"github.com/nodekeep/nodekeep/internal/cgroup"
+	"github.com/nodekeep/nodekeep/outbox"
 	"github.com/nodekeep/nodekeep/state"
 	"github.com/nodekeep/nodekeep/supervisor"
 	"github.com/nodekeep/nodekeep/taskenv"
@@ -42,7 +43,7 @@ type Agent struct {
 	pool     *supervisor.Pool
 	tree     *cgroup.Tree // nil without cgroups
 	drivers  *drivers
-	journal  journal
+	box      *outbox.Box
 	host     map[string]string
 	id       identity
 	lock     *os.File // of the runtime directory
@@ -107,13 +108,13 @@ func New(cfg Config) (*Agent, error) {
 	}
 	a := &Agent{
 		cfg: cfg, log: cfg.Log, store: store, changed: newBell(),
-		journal: journal{store, state.Log{Path: eventPath, MaxRecords: cfg.MaxEvents}},
-		host:    taskenv.FilterHost(os.Environ(), cfg.HostEnv),
-		loaded:  make(chan struct{}), ready: make(chan struct{}), ended: make(chan struct{}), wake: make(chan struct{}, 1),
+		host:   taskenv.FilterHost(os.Environ(), cfg.HostEnv),
+		loaded: make(chan struct{}), ready: make(chan struct{}), ended: make(chan struct{}), wake: make(chan struct{}, 1),
 		runnerOf: runners{applying: make(chan struct{}, 1), contact: make(chan struct{}),
 			starting: make(chan []*entry), leaving: make(chan struct{}),
 			entries: map[string]*entry{}, gone: map[string]tombstone{}},
 	}
+	a.box = a.newBox()
 	if err := a.assemble(); err != nil {
 		return nil, errors.Join(err, a.release())
 	}
@@ -194,6 +195,7 @@ func (a *Agent) run(ctx context.Context) error {
 	}
 	close(a.loaded)
 	var wg sync.WaitGroup
+	wg.Go(func() { a.box.Run(ctx) })
 	fingerprinted := make(chan struct{})
 	wg.Go(func() { a.drivers.watch(ctx, func() { close(fingerprinted) }) })
 	a.restore(ctx, restoreBound)

@@ -462,7 +462,8 @@ func TestBrokenDisk(t *testing.T) {
 	disk := &breakable{}
 	n := start(t, config(t, f), func(a *Agent) {
 		disk.Store = a.store
-		a.store, a.journal.store = disk, disk
+		a.store = disk
+		a.box = a.newBox()
 	})
 	al := alloc("a", 1, spec.JobService)
 	n.apply(1, al)

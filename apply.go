@@ -62,7 +62,7 @@ func (a *Agent) Apply(ctx context.Context, d Desired) error {
 		return err
 	}
 	created, refused := a.prepare(act.create, d.Epoch)
-	saveErr := a.store.Update(func(tx state.Tx) error { return a.saveList(tx, p, act, created) })
+	saveErr := a.store.Update(func(tx state.Tx) error { return a.saveList(tx, p, act, created, a.news(refused)) })
 	if saveErr != nil {
 		saveErr = fmt.Errorf("nodekeep: desired allocs cannot be written, nothing new was started: %w", saveErr)
 		created = nil
@@ -169,11 +169,24 @@ func (a *Agent) unmet(al *spec.Alloc) error {
 	return errors.Join(errs...)
 }
 
-func (a *Agent) saveList(tx state.Tx, p progress, act actions, created []*entry) error {
+// news are those that were not refused for the same reason before.
+func (a *Agent) news(refused []*entry) []*entry {
+	a.runnerOf.mu.Lock()
+	defer a.runnerOf.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(refused), func(e *entry) bool {
+		old := a.runnerOf.entries[e.id]
+		return old != nil && old.runner == nil && old.fixed.Description == e.fixed.Description && old.fixed.ModifyIndex == e.fixed.ModifyIndex
+	})
+}
+
+func (a *Agent) saveList(tx state.Tx, p progress, act actions, created, refused []*entry) error {
 	errs := []error{progressSlot.Save(tx, agentPath, p)}
 	for _, e := range created {
 		path := allocsPath.Join(e.id)
-		errs = append(errs, allocrunner.Save(tx, e.runner.Snapshot().Alloc), placeSlot.Save(tx, path, e.place))
+		errs = append(errs, allocrunner.Save(tx, e.runner.Snapshot().Alloc), placeSlot.Save(tx, path, e.place), a.box.Received(tx, e.id))
+	}
+	for _, e := range refused {
+		errs = append(errs, a.box.Fixed(tx, told(e.fixed)))
 	}
 	for _, id := range act.forget {
 		errs = append(errs, tx.DeleteTree(gonePath.Join(id)), tx.Delete(quarantine.Join(id), faultSlot.Key))

@@ -98,13 +98,17 @@ func (a *Agent) bury(ctx context.Context, e *entry) error {
 	r := &a.runnerOf
 	t := buried(e.status())
 	if !e.unwanted.Load() {
-		err := a.store.Update(func(tx state.Tx) error { return goneSlot.Save(tx, gonePath.Join(e.id), t) })
+		err := a.store.Update(func(tx state.Tx) error {
+			return errors.Join(a.box.Leave(tx, e.id), goneSlot.Save(tx, gonePath.Join(e.id), t))
+		})
 		if err != nil {
 			return fmt.Errorf("nodekeep: collect alloc %s: %w", e.id, err)
 		}
 		r.mu.Lock()
 		r.gone[e.id] = t
 		r.mu.Unlock()
+	} else if err := a.store.Update(func(tx state.Tx) error { return a.box.Leave(tx, e.id) }); err != nil {
+		return fmt.Errorf("nodekeep: collect alloc %s: %w", e.id, err)
 	}
 	select {
 	case <-e.runner.Done(): // at once: it is over

@@ -4,11 +4,8 @@
 package nodekeep
 
 import (
-	"time"
-
 	"github.com/nodekeep/nodekeep/allocrunner"
 	"github.com/nodekeep/nodekeep/spec"
-	"github.com/nodekeep/nodekeep/taskrunner"
 )
 
 // Desired is what a control plane wants of this node: the whole set of allocs.
@@ -36,16 +33,6 @@ type AllocStatus struct {
 	Gone bool
 	// Quarantined says why its record could not be read; empty for all others.
 	Quarantined string
-}
-
-// Event is one thing that happened to an alloc or a task. Tokens grow; a gap
-// in Event.Seq of one task says that events were lost.
-type Event struct {
-	Token   uint64           `json:"token"`
-	Time    time.Time        `json:"time"`
-	AllocID string           `json:"alloc"`
-	Task    string           `json:"task,omitempty"`
-	Event   taskrunner.Event `json:"event"`
 }
 
 // DriverStatus is one driver and its latest fingerprint.

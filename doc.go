@@ -25,7 +25,7 @@
 //	    │                         it must not run a second time
 //	    ├── alloc/<id>            alloc, status, place, hook.*       (package allocrunner)
 //	    │   └── task-<name>       task, hook.*                       (package taskrunner)
-//	    ├── events                the event log                      (state.Log)
+//	    ├── events, outbox        what is to be told                 (package outbox)
 //	    └── quarantine/<id>       records that could not be read, set aside; kept for people
 //
 // # The life of an agent

@@ -131,8 +131,9 @@ func (a *Agent) build(al *spec.Alloc, p place) (*entry, error) {
 		},
 		ScopePerTask: p.Scope == ScopeTask,
 		Observe:      func(allocrunner.Snapshot) { a.changed.ring() },
+		Record:       a.box.Alloc,
 		RecordTask: func(tx state.Tx, task string, old, now taskrunner.Snapshot) error {
-			return a.journal.append(tx, al.ID, task, old.Seq, now.Events)
+			return a.box.Task(tx, al.ID, task, old, now)
 		},
 	}
 	if a.tree != nil {

@@ -5,17 +5,15 @@ package nodekeep
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"iter"
 	"sync/atomic"
 
+	"github.com/nodekeep/nodekeep/outbox"
 	"github.com/nodekeep/nodekeep/state"
-	"github.com/nodekeep/nodekeep/taskrunner"
 )
 
-// eventPage is how many events one read of the log takes.
-const eventPage = 256
+// Event is one thing that happened to an alloc or a task (see package outbox).
+type Event = outbox.Event
 
 // bell wakes any number of waiters without knowing them.
 type bell struct{ ch atomic.Pointer[chan struct{}] }
@@ -34,71 +32,46 @@ func (b *bell) ring() {
 	close(*b.ch.Swap(&ch))
 }
 
-// journal writes events into the transition that they tell of and reads them
-// back. The log is bounded (see state.Log).
-type journal struct {
-	store state.Store
-	log   state.Log
-}
-
-// append adds the events of one task, or of the alloc where task is empty, that
-// came after seq. It is called inside a transaction and may be repeated.
-func (j journal) append(tx state.Tx, alloc, task string, seq uint64, events []taskrunner.Event) error {
-	for _, ev := range events {
-		if ev.Seq <= seq {
-			continue
-		}
-		raw, err := json.Marshal(Event{Time: ev.Time, AllocID: alloc, Task: task, Event: ev})
-		if err != nil {
-			return fmt.Errorf("nodekeep: event of %s/%s: %w", alloc, task, err)
-		}
-		if _, err := j.log.Append(tx, raw); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// read returns up to max events after the token; max 0 is one page.
-func (j journal) read(after uint64, max int) (out []Event, err error) {
-	if max <= 0 {
-		max = eventPage
-	}
-	err = j.store.View(func(tx state.Tx) error {
-		out = nil
-		records, err := j.log.Read(tx, after, max)
-		if err != nil {
-			return err
-		}
-		for _, r := range records {
-			var ev Event
-			if err := json.Unmarshal(r.Data, &ev); err != nil {
-				return fmt.Errorf("%w: event %d: %w", state.ErrCorrupt, r.Token, err)
+// newBox makes the outbox over the agent's store.
+func (a *Agent) newBox() *outbox.Box {
+	return outbox.New(outbox.Config{
+		Store: a.store, Path: outboxPath, Events: state.Log{Path: eventPath, MaxRecords: a.cfg.MaxEvents},
+		Changed: a.changed.wait, Ended: a.ended, Log: a.log.Named("outbox"),
+		Others: func() (out []outbox.Status) {
+			for _, s := range a.Allocs() {
+				if s.Gone || s.Done && s.Rev == 0 { // no runner has it
+					out = append(out, told(s))
+				}
 			}
-			ev.Token = r.Token
-			out = append(out, ev)
-		}
-		return nil
+			return out
+		},
 	})
-	return out, err
 }
+
+// told is what the control plane is told of an alloc.
+func told(s AllocStatus) outbox.Status {
+	s.Snapshot.Alloc = s.Alloc
+	return outbox.StatusOf(s.Snapshot)
+}
+
+// Outbox is what a control plane's adapter takes statuses and events from: at
+// least once, across crashes of both sides, never backwards. There is one
+// consumer; whoever only wants to look reads Events.
+func (a *Agent) Outbox() outbox.Outbox { return a.box }
+
+// Statuses returns every alloc that has a record, as it is on disk, and the token
+// of the newest event: Events after that token tell all that comes next. It is
+// what to start from, and what to do about state.ErrCompacted.
+func (a *Agent) Statuses() (all []outbox.Status, token uint64, err error) { return a.box.Snapshot() }
 
 // EventsSince returns up to max events (0: one page of 256) that came after the
-// token, oldest first. A token older than what is kept is state.ErrCompacted:
-// read Allocs and go on from EventBounds.
-func (a *Agent) EventsSince(after uint64, max int) ([]Event, error) {
-	return a.journal.read(after, max)
-}
+// token, oldest first. A token older than what is kept is state.ErrCompacted: go
+// on from Statuses.
+func (a *Agent) EventsSince(after uint64, max int) ([]Event, error) { return a.box.Read(after, max) }
 
 // EventBounds returns the tokens of the oldest event kept and of the newest.
 // EventsSince(oldest-1) reads all there is, EventsSince(newest) what comes next.
-func (a *Agent) EventBounds() (oldest, newest uint64, err error) {
-	err = a.store.View(func(tx state.Tx) error {
-		oldest, newest, err = a.journal.log.Bounds(tx)
-		return err
-	})
-	return oldest, newest, err
-}
+func (a *Agent) EventBounds() (oldest, newest uint64, err error) { return a.box.Bounds() }
 
 // Events yields the events after the token and then each new one, until ctx or
 // the agent ends. An error ends it; state.ErrCompacted as with EventsSince.
@@ -106,7 +79,7 @@ func (a *Agent) Events(ctx context.Context, after uint64) iter.Seq2[Event, error
 	return func(yield func(Event, error) bool) {
 		for {
 			changed := a.changed.wait() // before the read, so that nothing falls between
-			page, err := a.journal.read(after, 0)
+			page, err := a.box.Read(after, 0)
 			if err != nil {
 				yield(Event{}, err)
 				return

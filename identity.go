@@ -25,6 +25,7 @@ var (
 	agentPath  = state.Path{"v1", "agent"}
 	gonePath   = agentPath.Join("gone")
 	eventPath  = state.Path{"v1", "events"}
+	outboxPath = state.Path{"v1", "outbox"}
 	allocsPath = state.Path{"v1", "alloc"}
 	quarantine = state.Path{"v1", "quarantine"}
 

@@ -102,7 +102,9 @@ func (a *Agent) quarantine(ctx context.Context, id string, reason error) *entry 
 	a.log.Error("alloc record cannot be read: it is set aside, its tasks are ended", "alloc_id", id, "error", reason)
 	if err := a.erase(ctx, id); err != nil {
 		a.log.Error("left-overs of an unreadable alloc remain", "alloc_id", id, "error", err)
-	} else if err := a.store.Update(func(tx state.Tx) error { return moveAside(tx, id, reason.Error()) }); err != nil {
+	} else if err := a.store.Update(func(tx state.Tx) error {
+		return errors.Join(moveAside(tx, id, reason.Error()), a.box.Fixed(tx, told(quarantined(id, reason.Error()))))
+	}); err != nil {
 		a.log.Error("an unreadable record could not be set aside", "alloc_id", id, "error", err)
 	}
 	return &entry{id: id, fixed: quarantined(id, reason.Error())}

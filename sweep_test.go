@@ -109,10 +109,11 @@ type swept struct {
 	seen    []allocrunner.Status
 	tasks   map[string]int // highest attempt that ran
 	desired Desired
+	told    *listener // what all agents together have told
 }
 
 func newSwept(t *testing.T) *swept {
-	s := &swept{t: t, fake: fake(), pool: &pool{held: map[string]bool{}}, tasks: map[string]int{}}
+	s := &swept{t: t, fake: fake(), pool: &pool{held: map[string]bool{}}, tasks: map[string]int{}, told: newListener()}
 	s.fake.Script = func(_ int, c driver.TaskConfig) drivertest.Life {
 		switch {
 		case c.Name == "init":
@@ -200,7 +201,8 @@ func (s *swept) begin() {
 			disk = wrap(a.store)
 		}
 		dead := deadStore{disk, l.mortal}
-		a.store, a.journal.store = dead, dead
+		a.store = dead
+		a.box = a.newBox()
 		go func() {
 			select {
 			case <-disk.Crashed():
@@ -209,6 +211,7 @@ func (s *swept) begin() {
 			}
 		}()
 	})
+	go s.told.listen(context.WithoutCancel(s.t.Context()), s.n.Outbox()) // ends with the agent
 }
 
 // deadStore takes nothing from a dead agent.
@@ -349,6 +352,7 @@ func (s *swept) balance() {
 	require.True(s.t, slices.IsSortedFunc(s.seen, func(a, b allocrunner.Status) int { return slices.Index(order, a) - slices.Index(order, b) }), "%v", s.seen)
 	events, err := s.n.EventsSince(0, 0)
 	require.NoError(s.t, err)
+	s.told.heard(s.t, "a", uint64(len(events)))
 	next := map[string]uint64{}
 	var web []string
 	for _, e := range events {

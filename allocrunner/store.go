@@ -61,9 +61,7 @@ func (r *AllocRunner) load() error {
 		return err
 	}
 	l := &r.first.life
-	if l.Status == "" {
-		l.Status, l.Desc = Pending, "no task has started"
-	}
+	l.begin()
 	// The scope an alloc began with stays its own.
 	if l.Scope == "" {
 		l.Scope = r.cfg.Tasks.Scope

@@ -95,7 +95,7 @@ func New(cfg Config) (*TaskRunner, error) {
 	cfg.setDefaults()
 	r := &TaskRunner{
 		cfg:      cfg,
-		path:     state.Path{"v1", "alloc", cfg.Alloc.ID, "task-" + cfg.Task},
+		path:     path(cfg.Alloc.ID, cfg.Task),
 		log:      quiet{cfg.Log}.With("alloc_id", cfg.Alloc.ID, "task", cfg.Task),
 		poke:     make(chan struct{}, 1),
 		cmds:     make(chan func(*loop)),

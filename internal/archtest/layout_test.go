@@ -28,7 +28,7 @@ var levels = [][]string{
 	3: {"driver/rawexec", "driver/exec", "drivermanager", "devicemanager"},
 	4: {"taskrunner", "driver/driverplugin", "device/deviceplugin"},
 	5: {"allocrunner", "taskrunner/taskrunnertest"},
-	6: {"hooks/*", "allocrunner/allocrunnertest"},
+	6: {"hooks/*", "allocrunner/allocrunnertest", "outbox"},
 	7: {"."},
 	8: {"api", "api/*", "controlplane/*"},
 	9: {"cmd/*", "examples/*", "bench", "internal/archtest", "internal/deps"},
