@@ -71,25 +71,30 @@ func (a *Agent) collectOnce(ctx context.Context, keep int) error {
 	return errors.Join(errs...)
 }
 
-// victims are the allocs to collect: only those of which no process is left.
+// victims are the allocs to collect: only those of which no process is left and
+// whose disk nobody waits for.
 func (a *Agent) victims(keep int) (out []*entry) {
 	a.runnerOf.mu.Lock()
+	defer a.runnerOf.mu.Unlock()
+	kept := a.keptLocked()
 	var over []*entry
 	for _, e := range a.runnerOf.entries {
 		switch {
-		case e.runner == nil || !e.over():
+		case e.runner == nil || !e.over() || kept[e.id]:
 		case e.unwanted.Load():
 			out = append(out, e)
 		default:
 			over = append(over, e)
 		}
 	}
-	a.runnerOf.mu.Unlock()
-	if len(over) <= keep {
-		return out
+	if len(over) > keep {
+		slices.SortFunc(over, func(x, y *entry) int { return x.status().FinishedAt.Compare(y.status().FinishedAt) })
+		out = append(out, over[:len(over)-keep]...)
 	}
-	slices.SortFunc(over, func(x, y *entry) int { return x.status().FinishedAt.Compare(y.status().FinishedAt) })
-	return append(out, over[:len(over)-keep]...)
+	for _, e := range out {
+		e.burying = true
+	}
+	return out
 }
 
 // bury collects one alloc. Unless it is known to be wanted no more its last

@@ -4,8 +4,10 @@
 package nodekeep
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +16,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nodekeep/nodekeep/allocrunner"
+	"github.com/nodekeep/nodekeep/spec"
 	"github.com/nodekeep/nodekeep/taskenv"
 	"github.com/nodekeep/nodekeep/taskrunner"
 )
@@ -57,6 +60,12 @@ type Config struct {
 	// spec.Alloc.Needs calls it ("templates", "artifacts", "services", …). An alloc
 	// that asks for anything else is refused.
 	Features []string
+
+	// Migrate opens the disk of al.PreviousAlloc on another node, as that node's
+	// Agent.SendDisk writes it, for an alloc whose disk migrates. It is closed by the
+	// agent. An error is told as an event and the alloc starts with an empty disk.
+	// Nil: disks do not come from other nodes.
+	Migrate func(ctx context.Context, al *spec.Alloc) (io.ReadCloser, error)
 
 	Exec           ExecPolicy    // which commands may be run beside tasks; default all
 	MaxKillTimeout time.Duration // caps a task's kill timeout; default 30 s

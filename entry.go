@@ -33,6 +33,11 @@ type entry struct {
 
 	usage    sync.Map    // the latest TaskUsage that was read, by task
 	unwanted atomic.Bool // left the desired list: to be collected once it is over
+	moved    atomic.Bool // nothing is wanted any more of the alloc that this one replaces
+
+	// Guarded by runners.mu:
+	burying bool // its collection has begun
+	readers int  // of its disk; it is not collected meanwhile
 }
 
 // over says that nothing of the alloc runs any more and nothing will.
@@ -111,6 +116,7 @@ func (a *Agent) build(al *spec.Alloc, p place) (*entry, error) {
 		Dir:         func(string) (*allocdir.Dir, error) { return e.dir, nil },
 		TaskScopes:  func(string) bool { return p.Scope == ScopeTask },
 		Validate:    driverconfig.Validate,
+		Previous:    a.previous(e),
 	}
 	if own {
 		hooks.AllocScope = func(string) string { return scope }

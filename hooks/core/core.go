@@ -5,7 +5,9 @@
 // a host that runs the runners alone picks what it wants.
 //
 //	alloc hooks   prerun ▼                              postrun ▲ (reverse)
+//	  previous    waits for the alloc it replaces       –
 //	  dirs        the alloc's directory                 –
+//	  migrate     that alloc's data                     –
 //	  scope       –                                     its supervisor leaves
 //	task hooks    prestart ▼                            stop ▲ (reverse)
 //	  scope       –                                     its supervisor leaves (one per task)
@@ -39,6 +41,8 @@ type Config struct {
 	// Dir is an alloc's directory; an error fails its tasks. Nil: no directories
 	// and no logs.
 	Dir func(allocID string) (*allocdir.Dir, error)
+	// Previous is nil where allocs do not wait for those they replace.
+	Previous *Previous
 	// Validate checks a task's config against its driver's schema before anything
 	// is made (driverconfig.Validate). Nil: the driver finds out.
 	Validate func(*driver.Schema, json.RawMessage, map[string]spec.Origin) error
@@ -57,8 +61,14 @@ func TaskHooks(cfg Config) []taskrunner.HookFunc {
 // AllocHooks are the built-in alloc hooks in their order.
 func AllocHooks(cfg Config) []allocrunner.HookFunc {
 	var out []allocrunner.HookFunc
+	if cfg.Previous != nil {
+		out = append(out, awaitPrevious(cfg.Previous))
+	}
 	if cfg.Dir != nil {
 		out = append(out, allocDirs)
+	}
+	if cfg.Previous != nil && cfg.Dir != nil {
+		out = append(out, migrate(cfg.Previous))
 	}
 	if cfg.AllocScope != nil {
 		out = append(out, allocScope(cfg))
@@ -187,7 +197,7 @@ func taskScope(cfg Config) taskrunner.HookFunc {
 
 func allocDirs(*spec.Alloc) (allocrunner.AnyHook, error) {
 	return &allocrunner.Hook[none]{
-		Name: "dirs",
+		Name: "dirs", Stage: allocrunner.StageDirs,
 		Prerun: func(ctx context.Context, r *allocrunner.Request, _ *none) error {
 			if r.Dir == nil {
 				return nil
