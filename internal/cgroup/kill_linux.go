@@ -197,3 +197,5 @@ func write(path, val string) error {
 	_ = syscall.Close(fd)
 	return err
 }
+
+func itoa(n int) string { return strconv.Itoa(n) }

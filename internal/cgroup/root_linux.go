@@ -14,19 +14,24 @@ const (
 	magicV1 = 0x0027e0eb
 )
 
+// root is a directory that the slice may be made in.
 type root struct {
 	mode Mode
 	dir  string
+	// managed says that whoever gave us the directory starts processes in it, and
+	// that it must stay fit for that.
+	managed bool
 }
 
 // candidates lists the directories to try, best first. Root may use the whole
-// hierarchy; anybody else what is delegated to the cgroup he is in.
-func candidates(given string) (l []root, reason string) {
-	if given != "" {
-		if m := modeOf(given); m != None {
-			return []root{{m, given}}, ""
+// hierarchy, where he has the right to; anybody else, and he where he has not,
+// what is delegated to the cgroup he is in.
+func candidates(cfg Config) (l []root, reason string) {
+	if cfg.Root != "" {
+		if m := modeOf(cfg.Root); m != None {
+			return []root{{mode: m, dir: cfg.Root}}, ""
 		}
-		return nil, given + " is no directory of a cgroup v2 tree or the v1 freezer"
+		return nil, cfg.Root + " is no directory of a cgroup v2 tree or the v1 freezer"
 	}
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -43,22 +48,47 @@ func candidates(given string) (l []root, reason string) {
 		dir, sub := unescape(m[4]), unescape(m[3])
 		switch {
 		case f[0] == "cgroup2":
-			mode := modeOf(dir)
-			if mode == None {
-				continue
+			if mode := modeOf(dir); mode != None {
+				l = append(l, within(root{mode: mode, dir: dir}, withoutLeaf(delegated(string(own), "", sub), cfg))...)
 			}
-			if os.Geteuid() != 0 {
-				dir += delegated(string(own), "", sub)
-			}
-			l = append(l, root{mode, dir})
 		case f[0] == "cgroup" && hasWord(f[2], "freezer"):
-			if os.Geteuid() != 0 {
-				dir += delegated(string(own), "freezer", sub)
-			}
-			v1 = append(v1, root{Freezer, dir})
+			v1 = append(v1, within(root{mode: Freezer, dir: dir}, delegated(string(own), "freezer", sub))...)
 		}
 	}
 	return append(l, v1...), "no cgroup v2 tree and no v1 freezer is mounted"
+}
+
+// within is what of one mounted hierarchy is to be tried by a process whose
+// cgroup is own.
+func within(top root, own string) (l []root) {
+	if os.Geteuid() == 0 {
+		l = append(l, top)
+	}
+	if own != "" || len(l) == 0 {
+		top.dir += own
+		top.managed = own != "" && top.mode == V2 && delegatedByManager(top.dir)
+		l = append(l, top)
+	}
+	return l
+}
+
+// withoutLeaf returns the cgroup that an agent's leaf was made for: a program
+// that runs itself anew finds itself in the leaf.
+func withoutLeaf(own string, cfg Config) string {
+	inner := "/" + cfg.Slice + "/" + escape(cfg.AgentID, 200)
+	return strings.TrimSuffix(own, inner+"/"+leafName)
+}
+
+// delegatedByManager says whether a service manager has marked the directory as
+// given to the unit whose processes it starts there.
+func delegatedByManager(dir string) bool {
+	var b [8]byte
+	for _, name := range []string{"user.delegate", "trusted.delegate"} {
+		if n, err := syscall.Getxattr(dir, name, b[:]); err == nil && string(b[:n]) == "1" {
+			return true
+		}
+	}
+	return false
 }
 
 // delegated returns our own cgroup as /proc/self/cgroup tells it, relative to a
@@ -87,7 +117,8 @@ func hasWord(list, word string) bool {
 }
 
 // modeOf says what a directory is. A v2 tree that has none of the controllers a
-// task could be limited by is the tracking half of a hybrid host.
+// task could be limited by, beside hierarchies of v1, is the tracking half of a
+// hybrid host.
 func modeOf(dir string) Mode {
 	var st syscall.Statfs_t
 	if syscall.Statfs(dir, &st) != nil {
@@ -95,11 +126,8 @@ func modeOf(dir string) Mode {
 	}
 	switch int64(st.Type) {
 	case magicV2:
-		b, _ := os.ReadFile(dir + "/cgroup.controllers")
-		for _, c := range strings.Fields(string(b)) {
-			if c == "memory" || c == "cpu" || c == "pids" {
-				return V2
-			}
+		if len(controllersOf(dir)) > 0 || !hasV1() {
+			return V2
 		}
 		return Hybrid
 	case magicV1:
@@ -124,13 +152,13 @@ func isV1Root(dir string) bool {
 	return false
 }
 
-// enable asks for the memory controller on the way down, for the sake of the
-// OOM counter. That it is not to be had costs that counter and nothing else.
-func (t *Tree) enable(root string) {
-	if t.mode != V2 {
-		return
+// hasV1 says whether the host has a v1 hierarchy with a controller.
+func hasV1() bool {
+	b, _ := os.ReadFile("/proc/self/cgroup")
+	for line := range strings.Lines(string(b)) {
+		if f := strings.SplitN(line, ":", 3); len(f) == 3 && f[1] != "" && !strings.HasPrefix(f[1], "name=") {
+			return true
+		}
 	}
-	for _, dir := range []string{root, t.slice, t.dir} {
-		_ = write(dir+"/cgroup.subtree_control", "+memory")
-	}
+	return false
 }

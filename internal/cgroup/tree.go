@@ -8,8 +8,12 @@ import (
 	"hash/fnv"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
 )
 
 // Mode is what a Tree lives in.
@@ -30,20 +34,39 @@ type Config struct {
 	// Root is the directory to make the slice in; "" finds it. It decides the
 	// mode too: a v2 directory, or one of the v1 freezer.
 	Root string
+	// Mine says whether a process is one of this agent's supervisors. It is asked
+	// about processes that keep controllers from being enabled: what is the
+	// agent's is moved, what is not stays. nil: only this process is moved.
+	Mine func(pid int) bool
 }
 
 // Tree is one agent's subtree. It holds nothing open; all its methods may be
 // called from any goroutine and block for as long as the kernel does, Remove
 // and its kin up to ten seconds more.
 type Tree struct {
-	mode   Mode
-	slice  string // directory
-	dir    string // slice/<agent id>
-	reason string
+	mode    Mode
+	top     string // what the slice is in
+	managed bool   // see root
+	slice   string // directory
+	dir     string // slice/<agent id>
+	reason  string
+	mine    func(pid int) bool
+	enabled atomic.Bool // all wanted controllers are
+
+	mu   sync.Mutex // one at a time enables
+	lack string     // what is not enabled, and why
+	home string     // where this process was before it went to the leaf
 }
 
-// Open finds a hierarchy and makes the agent's directory in it. That there is
-// none is no error: the Tree is of mode None then.
+// leafName is where this process and the supervisors go if they are in the way.
+// No scope is named so: those have a dot.
+const leafName = "agent"
+
+// Open finds a hierarchy, makes the agent's directory in it and enables what
+// controllers there are. That there is no hierarchy is no error: the Tree is of
+// mode None then. Nor is it one that controllers are missing: see Lacking. To be
+// called before the first supervisor is started, so that it starts in the right
+// place; calling it again, after a crash too, changes nothing that is right.
 func Open(cfg Config) (*Tree, error) {
 	if cfg.AgentID == "" {
 		return nil, errors.New("cgroup: Config.AgentID is empty: it must name the agent")
@@ -54,16 +77,19 @@ func Open(cfg Config) (*Tree, error) {
 	if strings.ContainsAny(cfg.Slice, "/\n") || cfg.Slice == "." || cfg.Slice == ".." {
 		return nil, errors.New("cgroup: Config.Slice " + strconv.Quote(cfg.Slice) + " must be one directory name")
 	}
-	roots, reason := candidates(cfg.Root)
+	roots, reason := candidates(cfg)
 	for _, r := range roots {
-		t := &Tree{mode: r.mode, slice: r.dir + "/" + cfg.Slice}
+		t := &Tree{mode: r.mode, top: r.dir, managed: r.managed, slice: r.dir + "/" + cfg.Slice, mine: cfg.Mine}
 		t.dir = t.slice + "/" + escape(cfg.AgentID, 200)
 		err := os.MkdirAll(t.dir, 0o755)
 		if err == nil {
-			t.enable(r.dir)
+			t.enable()
 			return t, nil
 		}
 		reason = err.Error()
+		if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
+			reason += ": run the agent as root, or in a cgroup that is delegated to its user and writable"
+		}
 	}
 	return &Tree{mode: None, reason: reason}, nil
 }
@@ -73,6 +99,27 @@ func (t *Tree) Mode() Mode { return t.mode }
 
 // Reason says why the mode is None.
 func (t *Tree) Reason() string { return t.reason }
+
+// Controllers are those of cpu, memory, pids and cpuset that the scopes have; none
+// where limits are to be set in v1 hierarchies.
+func (t *Tree) Controllers() []string {
+	if t.mode != V2 {
+		return nil
+	}
+	return enabledIn(t.dir)
+}
+
+// Lacking says which controllers the scopes of a v2 tree do not have, why, and
+// what follows; "" if they have all. What is missing is asked for again at every
+// Make, as it may have been another process that was in the way.
+func (t *Tree) Lacking() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.lack == "" {
+		return ""
+	}
+	return t.lack + ". Tasks are tracked and killed all the same, but not limited by these; without memory, kills for want of it are not seen"
+}
 
 // Dir is the agent's directory; "" in mode None.
 func (t *Tree) Dir() string { return t.dir }
@@ -129,7 +176,11 @@ func (t *Tree) Make(path string) error {
 	if err := t.owns(path); err != nil {
 		return err
 	}
-	return Make(path)
+	if err := Make(path); err != nil {
+		return err
+	}
+	t.enable()
+	return nil
 }
 
 // Remove kills everything in path and below and removes it. It is idempotent
@@ -149,7 +200,7 @@ func (t *Tree) List() ([]string, error) {
 	if t.mode == None {
 		return nil, nil
 	}
-	l := children(t.dir)
+	l := t.scopes()
 	for i := range l {
 		l[i] = t.dir + "/" + l[i]
 	}
@@ -163,10 +214,17 @@ func (t *Tree) RemoveAlloc(alloc string) error {
 }
 
 // RemoveAll kills and removes every scope and the agent's directory, and the
-// slice if no other agent uses it. For an agent that goes for good.
+// slice if no other agent uses it. For an agent that goes for good. Where its
+// leaf is still needed, by a process in it or because another agent's tasks need
+// the controllers, leaf and directory stay, empty in the end.
 func (t *Tree) RemoveAll() error {
 	if err := t.removeIf(func(string) bool { return true }); err != nil || t.mode == None {
 		return err
+	}
+	t.goHome()
+	leaf := t.dir + "/" + leafName
+	if rmdir(leaf) != nil {
+		return nil // somebody is in it
 	}
 	if err := Remove(t.dir); err != nil {
 		return err
@@ -180,10 +238,15 @@ func (t *Tree) removeIf(match func(name string) bool) error {
 		return nil
 	}
 	var errs []error
-	for _, name := range children(t.dir) {
+	for _, name := range t.scopes() {
 		if match(name) {
 			errs = append(errs, Remove(t.dir+"/"+name))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// scopes lists what is in the agent's directory and not its leaf.
+func (t *Tree) scopes() []string {
+	return slices.DeleteFunc(children(t.dir), func(name string) bool { return name == leafName })
 }
