@@ -145,7 +145,7 @@ func (a *Agent) assemble() (err error) {
 			a.log.Warn("no cgroups: tasks are tracked by what they inherit", "reason", a.tree.Reason())
 		}
 	}
-	a.drivers, err = newDrivers(a.cfg.Drivers, a.pool, a.log)
+	a.drivers, err = a.newDrivers()
 	return err
 }
 
@@ -170,9 +170,10 @@ func (a *Agent) Close() error {
 }
 
 // Run restores every alloc in the state, carries out what Apply brings and
-// collects finished allocs, until ctx ends. It then lets go: tasks and their
-// supervisors live on, and Run returns nil once all is on disk, at most a few
-// seconds later. It may be called once.
+// collects finished allocs, until ctx ends. It then lets go: tasks, their
+// supervisors and the programs of their drivers live on, and Run returns nil once
+// all is on disk, at most a few seconds later. Where nothing runs any more those
+// programs end. It may be called once.
 func (a *Agent) Run(ctx context.Context) error {
 	if !a.begun.CompareAndSwap(false, true) {
 		return fmt.Errorf("%w or Run was called twice", ErrClosed)
@@ -194,22 +195,20 @@ func (a *Agent) run(ctx context.Context) error {
 		return err
 	}
 	close(a.loaded)
+	ctx, letGo := a.drive(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { a.box.Run(ctx) })
-	fingerprinted := make(chan struct{})
-	wg.Go(func() { a.drivers.watch(ctx, func() { close(fingerprinted) }) })
 	a.restore(ctx, restoreBound)
 	wg.Go(func() { a.begin(ctx) })
-	select {
-	case <-fingerprinted:
+	if a.drivers.ready(ctx); ctx.Err() == nil {
 		close(a.ready)
-	case <-ctx.Done():
 	}
 	a.collect(ctx)
 	wg.Wait()
 	a.runnerOf.wg.Wait()
+	err := letGo()
 	a.tidy(context.WithoutCancel(ctx))
-	return nil
+	return err
 }
 
 // begin launches what Apply brings and, after the first contact, removes what
@@ -235,14 +234,9 @@ func (a *Agent) begin(ctx context.Context) {
 
 // tidy leaves nothing of an agent of which nothing runs any more but its files.
 func (a *Agent) tidy(ctx context.Context) {
-	a.runnerOf.mu.Lock()
-	for _, e := range a.runnerOf.entries {
-		if !e.over() {
-			a.runnerOf.mu.Unlock()
-			return
-		}
+	if a.busy() {
+		return
 	}
-	a.runnerOf.mu.Unlock()
 	if a.private != "" {
 		if err := allocdir.UnmountPrivate(ctx, a.private); err != nil {
 			a.log.Warn("private directory stays mounted", "error", err)
@@ -253,6 +247,18 @@ func (a *Agent) tidy(ctx context.Context) {
 			a.log.Warn("cgroups stay", "error", err)
 		}
 	}
+}
+
+// busy says whether an alloc is not over.
+func (a *Agent) busy() bool {
+	a.runnerOf.mu.Lock()
+	defer a.runnerOf.mu.Unlock()
+	for _, e := range a.runnerOf.entries {
+		if !e.over() {
+			return true
+		}
+	}
+	return false
 }
 
 // Ready is closed once restore was attempted for every record and every driver
@@ -276,9 +282,6 @@ func (a *Agent) Commits() int64 {
 
 // Node returns the facts of this node, with the defaults filled in.
 func (a *Agent) Node() taskenv.Node { return a.cfg.Node }
-
-// Drivers returns the drivers and their latest fingerprints, sorted by name.
-func (a *Agent) Drivers() []DriverStatus { return a.drivers.status() }
 
 // Allocs returns all allocs, collected ones that are still wanted included,
 // oldest first. It does not block on work.

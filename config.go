@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nodekeep/nodekeep/allocrunner"
+	"github.com/nodekeep/nodekeep/drivermanager"
 	"github.com/nodekeep/nodekeep/spec"
 	"github.com/nodekeep/nodekeep/taskenv"
 	"github.com/nodekeep/nodekeep/taskrunner"
@@ -44,7 +45,12 @@ type Config struct {
 	// run under an earlier directory that one stays in use.
 	RuntimeDir string
 
+	// Drivers are those of this process. Plugins are those that are programs of
+	// their own: Plugins.Launchers, such as driverplugin.Dir("/opt/plugins"). Its
+	// other settings count for all drivers, by name, but Dir, Records and Log, which
+	// are the agent's. Of two with one name that of this process is used.
 	Drivers []DriverFunc
+	Plugins drivermanager.Config
 	Node    taskenv.Node // ID, Name, Datacenter and Region have defaults
 
 	Scope         ScopeMode
@@ -93,6 +99,10 @@ func (c *Config) validate() error {
 	if !slices.Contains([]ScopeMode{"", ScopeAlloc, ScopeTask, ScopeNode}, c.Scope) {
 		bad("Scope", string(c.Scope), "must be alloc, task or node")
 	}
+	if c.Plugins.Dir != "" || c.Plugins.Records != nil || c.Plugins.Log != nil {
+		bad("Plugins", c.Plugins.Dir, "must leave out Dir, Records and Log: they are the agent's")
+	}
+	errs = append(errs, c.Plugins.Validate())
 	if c.MaxKillTimeout < 0 {
 		bad("MaxKillTimeout", c.MaxKillTimeout.String(), "must not be negative")
 	}

@@ -16,6 +16,7 @@
 //	├── alloc/<id>/               directories of the tasks (package allocdir)
 //	└── private/                  tmpfs of the agent's own secrets, as root
 //	RuntimeDir/<scope>/           sockets, FIFOs, journals (package supervisor); dies with the machine
+//	RuntimeDir/.plugins/<id>/     socket and log of a driver's process (package driverplugin); likewise
 //	<cgroups>/<slice>/<agent id>/ the tasks' cgroups
 //
 //	state.db
@@ -25,16 +26,19 @@
 //	    │                         it must not run a second time
 //	    ├── alloc/<id>            alloc, status, place, hook.*       (package allocrunner)
 //	    │   └── task-<name>       task, hook.*                       (package taskrunner)
+//	    ├── drivermanager/<prog>  how a driver's process is found    (package drivermanager)
 //	    ├── events, outbox        what is to be told                 (package outbox)
 //	    └── quarantine/<id>       records that could not be read, set aside; kept for people
 //
 // # The life of an agent
 //
-//	New            lock and open the state, make drivers; nothing runs
-//	Run            load all records ─▶ restore all allocs side by side ─▶ Ready
+//	New            lock and open the state, make drivers, list their programs; nothing runs
+//	Run            load all records ─▶ drivers start, or are found again, and beside that
+//	               all allocs are restored side by side ─▶ Ready
 //	Apply          the first one is the first contact: tasks that were lost while the
 //	               agent was away start again only now, what nobody knows is removed
-//	ctx ends       detach: state is flushed, connections closed, tasks live on
+//	ctx ends       detach: state is flushed, connections closed, tasks and the processes
+//	               of their drivers live on; what no task needs any more ends
 //
 // A record that cannot be read is set aside: whatever carries its id on this
 // host is ended, the alloc is reported as failed, the others are not touched.

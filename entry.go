@@ -5,8 +5,6 @@ package nodekeep
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -121,7 +119,7 @@ func (a *Agent) build(al *spec.Alloc, p place) (*entry, error) {
 	if own {
 		hooks.AllocScope = func(string) string { return scope }
 	}
-	taskHooks, allocHooks := core.TaskHooks(hooks), core.AllocHooks(hooks)
+	taskHooks, allocHooks := append(core.TaskHooks(hooks), a.drivers.events), core.AllocHooks(hooks)
 	if f := a.cfg.TaskHooks; f != nil {
 		taskHooks = f(taskHooks)
 	}
@@ -172,15 +170,4 @@ func (a *Agent) launch(ctx context.Context, e *entry) {
 			a.log.Error("alloc runner ended", "alloc_id", e.id, "error", err)
 		}
 	})
-}
-
-// knownDrivers checks what Validate cannot: that this node has the drivers.
-func (a *Agent) knownDrivers(al *spec.Alloc) error {
-	var errs []error
-	for i := range al.Tasks {
-		if _, err := a.drivers.find(al.Tasks[i].Driver); err != nil {
-			errs = append(errs, fmt.Errorf("tasks[%s].driver: %w", al.Tasks[i].Name, err))
-		}
-	}
-	return errors.Join(errs...)
 }

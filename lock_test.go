@@ -58,6 +58,7 @@ func TestRestoreIsBounded(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	require.NoError(t, a.load(ctx))
+	_, letGo := a.drive(ctx)
 	began := time.Now()
 	a.restore(ctx, 50*time.Millisecond)
 	require.Less(t, time.Since(began), 5*time.Second)
@@ -65,6 +66,7 @@ func TestRestoreIsBounded(t *testing.T) {
 	a.restoreAgain(ctx, t)
 	cancel()
 	a.runnerOf.wg.Wait()
+	require.NoError(t, letGo())
 	require.NoError(t, a.Close())
 }
 

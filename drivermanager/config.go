@@ -71,8 +71,8 @@ func (e *ConfigError) Error() string {
 	return fmt.Sprintf("drivermanager: Config.%s is %q: %s", e.Field, e.Value, e.Allowed)
 }
 
-// validate lists all faults.
-func (c *Config) validate() error {
+// Validate lists all faults.
+func (c *Config) Validate() error {
 	var errs []error
 	bad := func(field, value, allowed string) { errs = append(errs, &ConfigError{field, value, allowed}) }
 	for i, l := range c.Launchers {

@@ -166,6 +166,7 @@ func (v *life) Record() json.RawMessage {
 	return json.RawMessage(fmt.Sprintf(`{"fake":%q,"n":%d}`, v.p.fake.Name, v.n))
 }
 func (v *life) Done() <-chan struct{} { return v.done }
+func (v *life) PID() int              { return 1000 + v.n }
 func (v *life) How() string           { return "killed" }
 func (v *life) Detach()               { v.detached = true }
 func (v *life) Close(context.Context) error {

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -56,8 +57,23 @@ type instance struct {
 	health      driver.HealthState
 	description string
 	attributes  map[string]string
+	pid         int
 	restarts    int
 	refused     bool // for good
+}
+
+func (i *instance) inProcess() bool {
+	_, ok := i.launcher.(inProcess)
+	return ok
+}
+
+// could says whether the program, which was never seen to run, could be the driver
+// of that name.
+func (i *instance) could(name string) bool {
+	if i.program.Driver != "" {
+		return i.program.Driver == name
+	}
+	return strings.Contains(i.program.Name, name)
 }
 
 // evicted tells the instance that its name is another's; m.mu is held.
@@ -161,7 +177,7 @@ func (i *instance) obtain(ctx context.Context) (Plugin, error) {
 		if err := i.launcher.Remove(s.Record); err != nil {
 			i.log.Warn("removing what the driver left", "error", err)
 		}
-		i.unrecord()
+		i.m.unrecord(i.log, i.program.Name)
 	}
 	ctx, cancel := context.WithTimeout(ctx, launchTimeout)
 	defer cancel()
@@ -194,30 +210,23 @@ func (i *instance) record(p Plugin, name string) error {
 	return i.m.cfg.Records.Save(i.program.Name, raw)
 }
 
-// unrecord forgets the process. A record too many is found to be stale later.
-func (i *instance) unrecord() {
-	if i.m.cfg.Records == nil {
-		return
-	}
-	if err := i.m.cfg.Records.Delete(i.program.Name); err != nil {
-		i.log.Warn("forgetting the driver's process", "error", err)
-	}
-}
-
 // serve publishes a driver until its process, ctx or the right to its name ends,
 // and says which.
 func (i *instance) serve(ctx context.Context, p Plugin) (err error) {
 	info := p.Driver().Info()
 	d, err := i.enter(info)
-	if err == nil {
-		err = i.record(p, info.Name)
-	}
 	if err != nil {
 		i.finish(ctx, p)
 		return err
 	}
+	// A disk that is full must not keep a driver from its tasks: should we die
+	// before it can be noted, the next agent ends it and recovers them by another.
+	unnoted := i.record(p, info.Name)
+	if unnoted != nil {
+		i.log.Warn("the driver's process cannot be noted", "error", unnoted)
+	}
 	d.takeUp(ctx, p.Driver(), i.log)
-	if !i.publish(d, p.Driver(), info) {
+	if !i.publish(d, p, info) {
 		i.finish(ctx, p)
 		return fmt.Errorf("%w: %s", errRefused, taken(info.Name))
 	}
@@ -235,7 +244,7 @@ func (i *instance) serve(ctx context.Context, p Plugin) (err error) {
 	i.withdraw(d, err)
 	cancel()
 	streams.Wait()
-	if ctx.Err() != nil && i.m.cfg.Records != nil && !i.m.cfg.EndPrograms && p.Record() != nil {
+	if ctx.Err() != nil && p.Record() != nil && !i.m.ends() && (unnoted == nil || i.record(p, info.Name) == nil) {
 		p.Detach()
 		return nil
 	}
@@ -251,7 +260,7 @@ func (i *instance) finish(ctx context.Context, p Plugin) {
 		i.log.Warn("ending the driver's process", "error", err)
 	}
 	if p.Record() != nil {
-		i.unrecord()
+		i.m.unrecord(i.log, i.program.Name)
 	}
 }
 
@@ -270,14 +279,18 @@ func (i *instance) enter(info driver.Info) (*managed, error) {
 }
 
 // publish makes the driver usable, unless its name was taken meanwhile.
-func (i *instance) publish(d *managed, drv driver.Driver, info driver.Info) bool {
+func (i *instance) publish(d *managed, p Plugin, info driver.Info) bool {
 	i.m.mu.Lock()
 	defer i.m.mu.Unlock()
 	if d.by != i {
 		return false
 	}
-	d.cur, d.info, d.known = drv, info, true
+	d.cur, d.info, d.known = p.Driver(), info, true
+	if d.own = nil; p.Done() == nil {
+		d.own = d.cur
+	}
 	d.life++
+	i.pid = p.PID()
 	i.m.notify()
 	return true
 }
@@ -288,6 +301,7 @@ func (i *instance) withdraw(d *managed, err error) {
 	if d.by == i {
 		d.cur = nil
 	}
+	i.pid = 0
 	if err != nil {
 		i.restarts++
 	}

@@ -32,7 +32,8 @@ type Launcher interface {
 }
 
 // Program is something a Launcher can launch. ID changes when the program does.
-type Program struct{ Name, ID string }
+// Driver is the driver it is, if that is known before it runs.
+type Program struct{ Name, ID, Driver string }
 
 // Launch is what a driver is started with.
 type Launch struct {
@@ -50,9 +51,12 @@ type Launch struct {
 type Plugin interface {
 	// Driver is usable until Done; its calls end with ErrPluginGone then.
 	Driver() driver.Driver
+	// PID is the process's; 0 for this one.
+	PID() int
 	// Record is what Reattach needs; nil where there is nothing to reattach to.
 	Record() json.RawMessage
-	// Done is closed when the process has ended, How says how.
+	// Done is closed when the process has ended, How says how. It is nil for a
+	// driver in this process.
 	Done() <-chan struct{}
 	How() string
 	// Close ends the process in order and blocks until it is gone; ctx shortens the

@@ -26,6 +26,7 @@ type managed struct {
 	// Under m.mu.
 	by    *instance
 	cur   driver.Driver // nil while there is no process
+	own   driver.Driver // one in this process: there is nothing to follow
 	life  int           // counts them
 	known bool          // info is
 	info  driver.Info

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/nodekeep/nodekeep/driver"
 )
 
@@ -35,6 +37,7 @@ type Manager struct {
 	change  chan struct{} // closed and made anew whenever anything below changes
 	started bool
 	ended   bool
+	end     bool // programs end with Run
 	subs    map[owner]func(driver.Event)
 }
 
@@ -49,16 +52,18 @@ type Status struct {
 	Health      driver.HealthState // empty until its first word
 	Description string
 	Attributes  map[string]string
+	PID         int // 0 for a driver in this process, and while no process runs
+	InProcess   bool
 	Restarts    int // deaths so far, in this agent
 }
 
 // New makes a manager and reads the lists of its launchers. Nothing is started. The
 // error lists all faults.
 func New(cfg Config) (*Manager, error) {
-	if err := cfg.validate(); err != nil {
+	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	m := &Manager{cfg: cfg.withDefaults(), drivers: map[string]*managed{}, change: make(chan struct{}), subs: map[owner]func(driver.Event){}}
+	m := &Manager{cfg: cfg.withDefaults(), drivers: map[string]*managed{}, change: make(chan struct{}), subs: map[owner]func(driver.Event){}, end: cfg.EndPrograms || cfg.Records == nil}
 	var errs []error
 	seen := map[string]bool{}
 	for n, l := range cfg.Launchers {
@@ -71,8 +76,12 @@ func New(cfg Config) (*Manager, error) {
 			}
 			seen[p.Name] = true
 			if set := m.cfg.Programs[p.Name]; !set.Disabled && m.cfg.allowed(p.Name) {
-				m.insts = append(m.insts, &instance{m: m, launcher: l, launch: n, program: p, set: set, rank: len(m.insts),
-					log: m.cfg.Log.Named(p.Name), evict: make(chan struct{})})
+				i := &instance{m: m, launcher: l, launch: n, program: p, set: set, rank: len(m.insts),
+					log: m.cfg.Log.Named(p.Name), evict: make(chan struct{})}
+				m.insts = append(m.insts, i)
+				if p.Driver != "" {
+					m.claim(i, p.Driver)
+				}
 			}
 		}
 	}
@@ -82,6 +91,20 @@ func New(cfg Config) (*Manager, error) {
 		}
 	}
 	return m, errors.Join(errs...)
+}
+
+// EndPrograms has Run end all processes when its context ends, also those that
+// could be reattached to: for an agent that leaves nothing behind.
+func (m *Manager) EndPrograms() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.end = true
+}
+
+func (m *Manager) ends() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.end
 }
 
 // Run finds, starts and keeps all drivers until ctx ends. Then their processes
@@ -150,9 +173,7 @@ func (m *Manager) adopt() error {
 				m.cfg.Log.Warn("removing what a driver left", "program", name, "error", err)
 			}
 		}
-		if err := m.cfg.Records.Delete(name); err != nil {
-			return err
-		}
+		m.unrecord(m.cfg.Log, name)
 	}
 	if m.cfg.Dir != "" {
 		for n, l := range m.cfg.Launchers {
@@ -162,6 +183,16 @@ func (m *Manager) adopt() error {
 		}
 	}
 	return nil
+}
+
+// unrecord forgets a process. A record too many is found to be stale later.
+func (m *Manager) unrecord(log hclog.Logger, program string) {
+	if m.cfg.Records == nil {
+		return
+	}
+	if err := m.cfg.Records.Delete(program); err != nil {
+		log.Warn("forgetting a driver's process", "program", program, "error", err)
+	}
 }
 
 func (m *Manager) instance(program string, launcher int) *instance {
@@ -226,31 +257,53 @@ func (m *Manager) await(ctx context.Context, limit time.Duration, look func() bo
 
 var errTooLong = errors.New("waited in vain")
 
-// Driver returns the driver of that name, which follows its program from then on.
-// A driver that is just starting is waited for, no longer than Config.Wait, then
-// the error is driver.ErrUnavailable; one that no program is, is ErrUnknownDriver
-// as soon as all have said their first word.
+// Driver returns the driver of that name, which follows its program from then on;
+// one in this process is returned as it is. A driver that is just starting is
+// waited for, no longer than Config.Wait, then the error is driver.ErrUnavailable
+// and recoverable; one that no program is, is ErrUnknownDriver as soon as all have
+// said their first word.
 func (m *Manager) Driver(ctx context.Context, name string) (driver.Driver, error) {
 	var d *managed
+	var own driver.Driver
 	var unknown error
 	err := m.await(ctx, m.cfg.Wait, func() bool {
 		if d = m.drivers[name]; d != nil {
+			own = d.own
 			return d.known || m.ended
 		}
-		if m.ended || m.complete() && !m.maybe(name) {
-			unknown = m.unknown(name)
-		}
+		unknown = m.check(name)
 		return unknown != nil
 	})
 	switch {
+	case own != nil:
+		return own, nil
 	case unknown != nil:
 		return nil, unknown
 	case err == nil && d.ready():
 		return d, nil
 	case err == nil, errors.Is(err, errTooLong):
-		return nil, fmt.Errorf("%w: driver %q has not started%s", driver.ErrUnavailable, name, m.why(name))
+		return nil, driver.Recoverable(fmt.Errorf("%w: driver %q has not started%s", driver.ErrUnavailable, name, m.why(name)))
 	}
 	return nil, err
+}
+
+// Check returns ErrUnknownDriver for the name of a driver that no program is. As
+// long as one that is starting could be it there is no error. It does not block.
+func (m *Manager) Check(name string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.drivers[name] != nil {
+		return nil
+	}
+	return m.check(name)
+}
+
+// check is Check of a name that nobody has; m.mu is held.
+func (m *Manager) check(name string) error {
+	if m.ended || m.complete() && !m.maybe(name) {
+		return m.unknown(name)
+	}
+	return nil
 }
 
 // complete says whether every program has said its first word; m.mu is held.
@@ -258,12 +311,10 @@ func (m *Manager) complete() bool {
 	return m.started && !slices.ContainsFunc(m.insts, func(i *instance) bool { return i.health == "" })
 }
 
-// maybe says whether a program that was never seen to run could be that driver,
-// by its name; m.mu is held.
+// maybe says whether a program that was never seen to run could be that driver;
+// m.mu is held.
 func (m *Manager) maybe(name string) bool {
-	return slices.ContainsFunc(m.insts, func(i *instance) bool {
-		return i.managed == nil && !i.refused && strings.Contains(i.program.Name, name)
-	})
+	return slices.ContainsFunc(m.insts, func(i *instance) bool { return i.managed == nil && !i.refused && i.could(name) })
 }
 
 // unknown is the error about a name; m.mu is held.
@@ -289,7 +340,7 @@ func (m *Manager) why(name string) string {
 		return ": " + d.by.description
 	}
 	for _, i := range m.insts {
-		if i.managed == nil && i.description != "" && strings.Contains(i.program.Name, name) {
+		if i.managed == nil && i.description != "" && i.could(name) {
 			return ": " + i.description
 		}
 	}
@@ -322,6 +373,7 @@ func (m *Manager) status() []Status {
 	out := make([]Status, 0, len(m.insts))
 	for _, i := range m.insts {
 		s := Status{Program: i.program.Name, Health: i.health, Description: i.description, Attributes: maps.Clone(i.attributes), Restarts: i.restarts}
+		s.Driver, s.PID, s.InProcess = i.program.Driver, i.pid, i.inProcess()
 		if d := i.managed; d != nil && d.by == i {
 			s.Driver, s.Version = d.name, d.info.Version
 		}

@@ -6,6 +6,7 @@ package drivermanager_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -382,14 +383,12 @@ func TestInProcess(t *testing.T) {
 		d := a.driver("in")
 		require.JSONEq(t, `{"a":8}`, string(c.setup.Config))
 		require.Equal(t, 5, c.setup.Node.MinPort)
-		_, _, err := d.(driver.Networker).CreateNetwork(t.Context(), "a", "")
-		require.ErrorIs(t, err, driver.ErrNotImplemented)
-		_, err = d.Start(t.Context(), task("a/t/0"))
-		require.NoError(t, err)
+		require.Same(t, c, d, "nothing stands between")
+		require.Empty(t, a.Ready(t.Context()))
+		s := a.Status()[0]
+		require.True(t, s.InProcess && s.Health == driver.Healthy && s.Driver == "in" && s.PID == 0, "%+v", s)
 		require.ErrorIs(t, a.Run(t.Context()), drivermanager.ErrRunning)
 		a.stop()
-		_, err = d.Wait(t.Context(), "a/t/0")
-		require.ErrorIs(t, err, driver.ErrUnavailable)
 	})
 }
 
@@ -429,5 +428,82 @@ func TestBadRecords(t *testing.T) {
 		left, err := recs.Load()
 		require.NoError(t, err)
 		require.Len(t, left, 1)
+	})
+}
+
+// The drivers of this process are known before they run, and of two with one name
+// the first counts, that of this process before a program.
+func TestInProcessNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, two := &drivertest.Fake{Name: "same"}, &drivertest.Fake{Name: "same"}
+		f := newFarm("same", "slow")
+		f.programs["slow"].slow = time.Second
+		m, err := drivermanager.New(drivermanager.Config{Launchers: []drivermanager.Launcher{drivermanager.InProcess(one, two), f}})
+		require.NoError(t, err)
+		require.Equal(t, "same", m.Status()[0].Driver)
+		require.NoError(t, m.Check("other"), "nobody has spoken yet")
+		a := newAgent(t, drivermanager.Config{Launchers: []drivermanager.Launcher{drivermanager.InProcess(one, two), f}})
+		defer a.stop()
+		require.Same(t, one, a.driver("same"))
+		require.NoError(t, a.Check("other"), "a program is starting")
+		require.Empty(t, a.Ready(t.Context()))
+		require.ErrorIs(t, a.Check("other"), drivermanager.ErrUnknownDriver)
+		require.NoError(t, a.Check("slow"))
+		for _, s := range a.Status() {
+			switch {
+			case s.InProcess:
+				require.Equal(t, driver.Healthy, s.Health)
+			case s.Program == "program-same":
+				require.Contains(t, s.Description, "another program is the driver")
+				require.Empty(t, s.Driver)
+			default:
+				require.Equal(t, 1000, s.PID)
+			}
+		}
+	})
+}
+
+// fullDisk fails to write.
+type fullDisk struct {
+	drivermanager.Records
+	full bool
+}
+
+func (r *fullDisk) Save(name string, rec json.RawMessage) error {
+	if r.full {
+		return errors.New("no space left on device")
+	}
+	return r.Records.Save(name, rec)
+}
+
+// A process that cannot be noted runs all the same, and lives on if it can be noted
+// when the agent goes; else it ends, as no agent would find it.
+func TestRecordsFail(t *testing.T) {
+	for _, recovers := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFarm("x")
+			recs := &fullDisk{Records: drivermanager.StateRecords(state.Memory()), full: true}
+			a := newAgent(t, drivermanager.Config{Launchers: []drivermanager.Launcher{f}, Records: recs})
+			a.driver("x")
+			recs.full = !recovers
+			a.stop()
+			require.Equal(t, recovers, f.last("x").detached)
+			require.Equal(t, !recovers, f.last("x").closed)
+			left, err := recs.Load()
+			require.NoError(t, err)
+			require.Equal(t, recovers, len(left) == 1)
+		})
+	}
+}
+
+// An agent that leaves nothing behind says so when it knows.
+func TestEndPrograms(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFarm("x")
+		a := newAgent(t, drivermanager.Config{Launchers: []drivermanager.Launcher{f}, Records: drivermanager.StateRecords(state.Memory())})
+		a.driver("x")
+		a.EndPrograms()
+		a.stop()
+		require.True(t, f.last("x").closed)
 	})
 }

@@ -7,7 +7,8 @@
 //
 //	func main() { driverplugin.Serve(&mydriver{}) }          // a whole driver
 //
-//	nodekeep.Config{Plugins: driverplugin.Dir("/opt/plugins")}   // all drivers there
+//	nodekeep.Config{Plugins: drivermanager.Config{                  // all drivers there
+//		Launchers: []drivermanager.Launcher{driverplugin.Dir("/opt/plugins")}}}
 //
 //	agent                                    plugin
 //	Launch ── exec, handshake line ────────▶ Serve
