@@ -27,8 +27,9 @@ const (
 	scriptKilled = `kill -9 $$`
 	scriptMuch   = `head -c 300000 /dev/zero; exit 5`
 	scriptEnv    = `echo "$ADDED"`
-	scriptSize   = `stty size; read -r line; stty size; exit 4`
-	scriptTTY    = `test -t 0 && test -t 1 && test -t 2 && exit 9`
+	// What is typed may overtake a new size.
+	scriptSize = `was=$(stty size); echo "$was"; read -r line; while now=$(stty size); [ "$now" = "$was" ]; do sleep 0.01; done; echo "$now"; exit 4`
+	scriptTTY  = `test -t 0 && test -t 1 && test -t 2 && exit 9`
 )
 
 // execer returns the driver as one that runs commands; the test is skipped if it

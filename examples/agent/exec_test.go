@@ -131,8 +131,8 @@ func TestExecTerminal(t *testing.T) {
 	types := func(text string) { _, _ = io.WriteString(ours, text) }
 	types("stty size; echo $TERM\r")
 	shows("33 101\r\nvt100\r\n")
-	setSize(t, ours, 44, 120)
-	types("stty size\r")
+	setSize(t, ours, 44, 120) // what is typed may overtake it
+	types("until stty size | grep '44 120'; do sleep 0.01; done\r")
 	shows("44 120\r\n")
 	// Said by the command itself: a shell that is about to start one may miss ^C.
 	types("sh -c \"echo wai''ting; exec sleep 3600\"\r")
