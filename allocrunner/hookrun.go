@@ -39,6 +39,7 @@ type hooks struct {
 	// shown are the values of keys that are on disk, for tasks to read. Replaced,
 	// never changed.
 	shown atomic.Pointer[map[string][]byte]
+	at    atomic.Pointer[atWork] // the callback at work; nil: none
 }
 
 // bindHooks makes the hooks of one alloc, in order.
@@ -178,6 +179,8 @@ func (h *hooks) call(ctx context.Context, b *bound, p phase, limit time.Duration
 		defer cancel()
 	}
 	req.Log = h.log.With("hook", b.name)
+	h.at.Store(&atWork{b.name, p, began})
+	defer h.at.Store(nil)
 	err := h.guarded(ctx, b, p, late, req)
 	var panicked *guard.PanicError
 	if errors.As(err, &panicked) {

@@ -51,6 +51,10 @@ type assessment struct {
 	healthy   bool   // a verdict
 	offenders []offender
 	wait      time.Duration // until it may look different by itself
+
+	// For those who ask why there is no verdict yet:
+	late          []offender    // tasks that are not as they should be
+	left, overdue time.Duration // until it is healthy if it goes on like this; until the deadline
 }
 
 func (a assessment) unhealthy() bool { return len(a.offenders) > 0 }
@@ -103,6 +107,7 @@ func judge(h health, a *spec.Alloc, tasks []vital, checks []spec.CheckStatus, no
 	}
 	least := cmp.Or(p.MinHealthy, spec.DefaultMinHealthy)
 	since, late := latest(tasks, now)
+	out.late = late
 	if p.Check != "task_states" {
 		var failing []offender
 		out.watch, failing = passing(w, checks, now)
@@ -112,6 +117,7 @@ func judge(h health, a *spec.Alloc, tasks []vital, checks []spec.CheckStatus, no
 	}
 	left := least - now.Since(since)
 	overdue := cmp.Or(p.Deadline, spec.DefaultHealthDeadline) - now.Since(w.Began)
+	out.left, out.overdue = left, overdue
 	switch {
 	case len(late) == 0 && left <= 0:
 		out.healthy = true
@@ -189,12 +195,8 @@ func (l *loop) assess(tasks []view) bool {
 	if k := l.life.Kill; k != nil && (k.Cause == CauseKilled || k.Cause == CauseStopped || k.Cause == CauseMaxRun) {
 		return false
 	}
-	vs := make([]vital, len(tasks))
-	for i, t := range l.r.tasks {
-		vs[i] = vital{tasks[i], t.Snapshot().Resume.Started}
-	}
 	now := l.r.clock.Now()
-	a := judge(*l.health, l.alloc, vs, l.checkStates(), now)
+	a := judge(*l.health, l.alloc, l.vitals(tasks), l.checkStates(), now)
 	l.judgeIn = a.wait
 	switch {
 	case a.healthy || a.unhealthy():
@@ -208,6 +210,14 @@ func (l *loop) assess(tasks []view) bool {
 		return false
 	}
 	return true
+}
+
+func (l *loop) vitals(tasks []view) []vital {
+	vs := make([]vital, len(tasks))
+	for i, t := range l.r.tasks {
+		vs[i] = vital{tasks[i], t.Snapshot().Resume.Started}
+	}
+	return vs
 }
 
 // tell is the work of telling tasks why the alloc is not healthy. What concerns

@@ -395,6 +395,7 @@ func (l *loop) finishPrerun(err error) {
 		l.preruns.reset()
 	case notSaved(err), l.r.first.restored && driver.IsRecoverable(err):
 		l.preruns.fail(time.Now())
+		l.preruns.why = err.Error()
 		l.r.log.Warn("prerun hooks will be tried again", "in", l.preruns.delay, "error", err)
 	default:
 		l.r.log.Error("prerun hooks failed, the alloc ends", "error", err)
@@ -484,6 +485,7 @@ type backoff struct {
 	first, most time.Duration
 	delay       time.Duration
 	until       time.Time
+	why         string
 }
 
 func (b *backoff) fail(now time.Time) {

@@ -125,6 +125,12 @@ func (m *model) operate(d decision) bool {
 }
 
 func (m *model) check(d decision) {
+	for _, t := range m.tasks {
+		why := closed(t, m.tasks, m.life, m.in)
+		if d.end == nil && !d.restarted && !m.life.Done && !t.dead() && slices.Contains(d.open, t.name) != (len(why) == 0) {
+			m.t.Fatalf("gate of %s, open %v, is explained with %+v", t.name, d.open, why)
+		}
+	}
 	for _, n := range d.open {
 		t := m.get(n)
 		for _, dep := range t.deps {

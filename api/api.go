@@ -8,6 +8,7 @@
 //	GET  /v1/allocs                         every alloc, a JSON array
 //	GET  /v1/allocs?follow=1[&id=ID…]       one alloc a line, again at each change
 //	GET  /v1/allocs/REF                     one alloc with everything
+//	GET  /v1/allocs/REF/explain[?task=T]    what it waits for, what failed, what comes next
 //	POST /v1/allocs/REF/stop                {no_shutdown_delay, kill}
 //	POST /v1/allocs/REF/restart             {task, all}
 //	POST /v1/allocs/REF/signal              {task, signal}
@@ -126,6 +127,7 @@ func Handler(cfg Config) http.Handler {
 		return err
 	}))
 	mux.HandleFunc("GET /v1/allocs/{ref}", s.handle(s.inspect))
+	mux.HandleFunc("GET /v1/allocs/{ref}/explain", s.handle(s.explain))
 	mux.HandleFunc("GET /v1/allocs/{ref}/logs", s.handle(s.logs))
 	mux.HandleFunc("POST /v1/allocs/{ref}/stop", s.handle(s.stop))
 	mux.HandleFunc("POST /v1/allocs/{ref}/restart", s.handle(s.restart))

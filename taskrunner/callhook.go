@@ -48,6 +48,8 @@ func (o *operation) call(ctx context.Context, i int, cb callback, limit time.Dur
 	}
 	req := o.request(i, s)
 	began := time.Now()
+	o.spot.Store(&spot{h.name, cb, began})
+	defer o.spot.Store(nil)
 	var c Contribution
 	late, err := guard.Run(ctx, patience, func(ctx context.Context) (err error) {
 		got, err := s.call(ctx, cb, req)

@@ -242,6 +242,9 @@ func (x *explorer) operate(m *model) {
 		f.contact = !m.s.NeedContact || m.coin()
 	}
 	o := next(m.s, f)
+	if why := m.s.holds(f); (o == opIdle) != (len(why) > 0) {
+		m.failf("%s is explained with %v: %+v", opName(o), why, f)
+	}
 	if o == opNone || o == opIdle {
 		return
 	}

@@ -20,6 +20,9 @@ func (l *loop) fold(res result) {
 
 // learn updates the facts.
 func (l *loop) learn(res result) {
+	if res.err != nil {
+		l.trouble = res.err
+	}
 	switch res.op {
 	case opRecover:
 		l.recovered(res)

@@ -41,6 +41,7 @@ type loop struct {
 	at      turn
 	failed  int       // tries of recover, resume or rebuild in a row
 	redoAt  time.Time // when they are due again
+	trouble error     // why
 	cur     *running
 	out     *outputs
 	bg      *guard.Group
@@ -67,6 +68,7 @@ type turn struct {
 // running is the operation under way.
 type running struct {
 	op          op
+	x           *operation
 	cancel      context.CancelCauseFunc
 	call        *guard.Call
 	res         result // once call is over
@@ -272,7 +274,7 @@ func (l *loop) launch(ctx context.Context, o op) {
 		l.seen = l.alloc
 	}
 	octx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	cur := &running{op: o, cancel: cancel, grace: l.snap.Resume.Grace, began: time.Now()}
+	cur := &running{op: o, x: x, cancel: cancel, grace: l.snap.Resume.Grace, began: time.Now()}
 	cur.call = guard.Spawn(func() error {
 		defer cancel(nil)
 		cur.res = x.perform(octx)

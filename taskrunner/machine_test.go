@@ -74,6 +74,7 @@ func TestNext(t *testing.T) {
 		{Snapshot{Phase: Dead, Final: true, Restarting: restart}, with(func(f *facts) { f.linger = true }), opRevive},
 	} {
 		require.Equal(t, tc.want, next(tc.s, tc.f), "%+v %+v", tc.s, tc.f)
+		require.Equal(t, tc.want == opIdle, len(tc.s.holds(tc.f)) > 0, "explained: %+v %+v", tc.s, tc.f)
 	}
 }
 

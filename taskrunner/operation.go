@@ -39,6 +39,7 @@ type operation struct {
 	leftover  bool         // the attempt is the start intent of an earlier agent
 	tries     int          // failed ones of this op before
 	signal    string
+	spot      atomic.Pointer[spot] // what it is doing; nil: nothing that takes its time
 	events    []Event
 	log       hclog.Logger
 }

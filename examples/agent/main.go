@@ -185,7 +185,7 @@ func find(name string) *command {
 func commands() []command {
 	return []command{
 		runCommand, serveCommand, applyCommand,
-		psCommand, inspectCommand, eventsCommand, logsCommand, statsCommand,
+		psCommand, inspectCommand, explainCommand, eventsCommand, logsCommand, statsCommand,
 		stopCommand, restartCommand, signalCommand, execCommand, gcCommand,
 		jobCommand, versionCommand,
 	}
