@@ -58,15 +58,15 @@ func (d *Dir) Send(ctx context.Context, w io.Writer, tasks []string) error {
 		return fmt.Errorf("allocdir: send: %w", err)
 	}
 	defer root.Close()
-	buf := bufio.NewWriterSize(&watched{ctx: ctx, w: w}, 64<<10)
-	p := packer{ctx: ctx, root: root, tw: tar.NewWriter(buf)}
+	buf := bufio.NewWriterSize(writeFunc(bounded(ctx, w.Write)), 64<<10)
+	p := packer{root: root, tw: tar.NewWriter(buf)}
 	for _, part := range parts {
 		fi, err := root.Lstat(filepath.FromSlash(part))
 		if errors.Is(err, fs.ErrNotExist) || err == nil && !fi.IsDir() {
 			continue
 		}
 		if err == nil {
-			err = p.add(part, fi)
+			err = p.add(ctx, part, fi)
 		}
 		if err != nil {
 			return fmt.Errorf("allocdir: send %s: %w", part, err)
@@ -79,37 +79,33 @@ func (d *Dir) Send(ctx context.Context, w io.Writer, tasks []string) error {
 	return nil
 }
 
-// watched ends reading and writing when ctx does.
-type watched struct {
-	ctx context.Context
-	w   io.Writer
-	r   io.Reader
-}
+// readFunc and writeFunc are streams that end when a context does.
+type (
+	readFunc  func([]byte) (int, error)
+	writeFunc func([]byte) (int, error)
+)
 
-func (w *watched) Write(p []byte) (int, error) {
-	if w.ctx.Err() != nil {
-		return 0, context.Cause(w.ctx)
-	}
-	return w.w.Write(p)
-}
+func (f readFunc) Read(p []byte) (int, error)   { return f(p) }
+func (f writeFunc) Write(p []byte) (int, error) { return f(p) }
 
-func (w *watched) Read(p []byte) (int, error) {
-	if w.ctx.Err() != nil {
-		return 0, context.Cause(w.ctx)
+func bounded(ctx context.Context, f func([]byte) (int, error)) func([]byte) (int, error) {
+	return func(p []byte) (int, error) {
+		if ctx.Err() != nil {
+			return 0, context.Cause(ctx)
+		}
+		return f(p)
 	}
-	return w.r.Read(p)
 }
 
 type packer struct {
-	ctx  context.Context
 	root *os.Root
 	tw   *tar.Writer
 }
 
 // add writes one entry, and those below it.
-func (p *packer) add(name string, fi fs.FileInfo) error {
-	if p.ctx.Err() != nil {
-		return context.Cause(p.ctx)
+func (p *packer) add(ctx context.Context, name string, fi fs.FileInfo) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 	h := &tar.Header{Name: name, ModTime: fi.ModTime(), Mode: int64(fi.Mode().Perm()), Format: tar.FormatPAX}
 	h.Uid, h.Gid = ownerOf(fi)
@@ -123,7 +119,7 @@ func (p *packer) add(name string, fi fs.FileInfo) error {
 		if err := p.tw.WriteHeader(h); err != nil {
 			return err
 		}
-		return p.below(name)
+		return p.below(ctx, name)
 	case fi.Mode()&fs.ModeSymlink != 0:
 		target, err := p.root.Readlink(local)
 		if err != nil {
@@ -147,7 +143,7 @@ func (p *packer) add(name string, fi fs.FileInfo) error {
 	return nil
 }
 
-func (p *packer) below(name string) error {
+func (p *packer) below(ctx context.Context, name string) error {
 	f, err := p.root.Open(filepath.FromSlash(name))
 	if err != nil {
 		return err
@@ -160,7 +156,7 @@ func (p *packer) below(name string) error {
 			if err != nil {
 				return err
 			}
-			if err := p.add(path.Join(name, e.Name()), fi); err != nil {
+			if err := p.add(ctx, path.Join(name, e.Name()), fi); err != nil {
 				return err
 			}
 		}
@@ -196,7 +192,7 @@ func unpack(ctx context.Context, shared *os.Root, r io.Reader, lim DiskLimits) e
 	}
 	defer root.Close()
 	u := unpacker{root: root, made: map[string]bool{}, limits: lim}
-	tr := tar.NewReader(bufio.NewReaderSize(&watched{ctx: ctx, r: r}, 64<<10))
+	tr := tar.NewReader(bufio.NewReaderSize(readFunc(bounded(ctx, r.Read)), 64<<10))
 	for {
 		h, err := tr.Next()
 		switch {
