@@ -101,6 +101,9 @@ func enterNamespace() int {
 		err = syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, "")
 	}
 	if err == nil {
+		err = syscall.Unmount("/sys/fs/cgroup", syscall.MNT_DETACH)
+	}
+	if err == nil {
 		err = syscall.Mount("cgroup2", "/sys/fs/cgroup", "cgroup2", 0, "")
 	}
 	if err == nil {
@@ -223,14 +226,16 @@ func delegate(t *testing.T, dir string, uid int) {
 	}
 }
 
-func bystander(t *testing.T, dir string) int {
+func bystander(t *testing.T, dir string, uid int) int {
 	t.Helper()
 	target, err := JoinTarget(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer target.Close()
-	pid, err := target.ForkExec("/bin/sleep", []string{"sleep", "600"}, &syscall.ProcAttr{})
+	pid, err := target.ForkExec("/bin/sleep", []string{"sleep", "600"}, &syscall.ProcAttr{
+		Sys: &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -344,7 +349,7 @@ func TestManagedCgroupStaysUsable(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.kill()
-	if err := write(dir+"/cgroup.subtree_control", "+"+have[0]); err != nil {
+	if err := write(dir+"/cgroup.subtree_control", "+memory"); err != nil {
 		t.Fatal(err)
 	}
 	target, err := JoinTarget(dir)
@@ -352,7 +357,7 @@ func TestManagedCgroupStaysUsable(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer target.Close()
-	if pid, err := target.ForkExec("/bin/sleep", []string{"sleep", "1"}, &syscall.ProcAttr{}); err != syscall.EBUSY {
+	if pid, err := target.ForkExec("/bin/sleep", []string{"sleep", "1"}, &syscall.ProcAttr{Sys: &syscall.SysProcAttr{}}); err != syscall.EBUSY {
 		end(pid)
 		t.Errorf("the kernel allows it: %v", err)
 	}
@@ -366,7 +371,7 @@ func TestStrangerInTheWay(t *testing.T) {
 		t.Skip("no controller is in the v2 tree")
 	}
 	delegate(t, dir, nobody)
-	stranger, supervisor := bystander(t, dir), bystander(t, dir)
+	stranger, supervisor := bystander(t, dir, 0), bystander(t, dir, nobody)
 	a, r := startAgent(t, dir, nobody, "NK_MINE="+strconv.Itoa(supervisor))
 	if len(r.Controllers) != 0 || !strings.Contains(r.Lacking, " "+strconv.Itoa(stranger)) || strings.Contains(r.Lacking, strconv.Itoa(supervisor)) {
 		t.Errorf("%+v", r)
@@ -396,7 +401,7 @@ func TestTwoAgentsInOneCgroup(t *testing.T) {
 		t.Skip("no controller is in the v2 tree")
 	}
 	delegate(t, dir, nobody)
-	waiting := bystander(t, dir) // the second, before it opens its tree
+	waiting := bystander(t, dir, 0) // the second, before it opens its tree
 	a, r := startAgent(t, dir, nobody)
 	if len(r.Controllers) != 0 || r.Lacking == "" {
 		t.Errorf("%+v", r)

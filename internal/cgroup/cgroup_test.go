@@ -254,8 +254,8 @@ func TestKillByList(t *testing.T) {
 func TestRemoveWaits(t *testing.T) {
 	eachTree(t, func(t *testing.T, tree *Tree) {
 		path := tree.Path("alloc", "big")
-		run(t, path, "exec dd if=/dev/zero of=/dev/null bs=512M")
-		eventually(t, "half a gigabyte", func() bool {
+		run(t, path, "exec dd if=/dev/zero of=/dev/null bs=256M")
+		eventually(t, "a quarter of a gigabyte", func() bool {
 			pages := 0
 			for _, pid := range Procs(path) {
 				b, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/statm")
@@ -264,7 +264,7 @@ func TestRemoveWaits(t *testing.T) {
 					pages += n
 				}
 			}
-			return pages > 512<<20/4096
+			return pages >= 256<<20/4096
 		})
 		var wg sync.WaitGroup
 		for range 2 {

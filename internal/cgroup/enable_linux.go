@@ -11,12 +11,15 @@ import (
 )
 
 // wanted are the controllers a task may be limited, or counted, by.
-var wanted = []string{"cpu", "memory", "pids", "cpuset"}
+// Memory comes first, for the kernel refuses it where a process sits.
+var wanted = []string{"memory", "cpu", "pids", "cpuset"}
 
 // enable hands the wanted controllers down to the scopes: each has to be enabled
-// in every directory above them. The kernel allows that only where no process
-// sits, so who of us is in the way goes to the leaf first. What is enabled is
-// left alone; what cannot be is in lack, with why.
+// in every directory above them. No process may sit there, so who of us is in the
+// way goes to the leaf first, and where somebody else sits nothing is tried: the
+// kernel would refuse memory, but take the others, which can be had for threads
+// too, and then nothing could be started in the scopes. What is enabled is left
+// alone; what cannot be is in lack, with why.
 func (t *Tree) enable() {
 	if t.mode != V2 || t.enabled.Load() {
 		return
@@ -35,23 +38,40 @@ func (t *Tree) enable() {
 	}
 	have = without(wanted, without(wanted, have))
 	for _, dir := range []string{t.top, t.slice, t.dir} {
-		refused := map[string][]string{} // by reason
-		for _, c := range without(have, enabledIn(dir)) {
-			err := write(dir+"/cgroup.subtree_control", "+"+c)
-			if err == syscall.EBUSY && t.stepAside(dir) {
-				err = write(dir+"/cgroup.subtree_control", "+"+c)
-			}
-			if err != nil {
-				why := t.refusal(dir, err)
-				refused[why] = append(refused[why], c)
-			}
-		}
+		refused := t.enableIn(dir, without(have, enabledIn(dir)))
 		for why, l := range refused {
 			have = without(have, l)
 			t.lacks(l, why)
 		}
 	}
 	t.enabled.Store(t.lack == "")
+}
+
+// enableIn enables controllers for dir's children and returns what is refused, by
+// the reason.
+func (t *Tree) enableIn(dir string, l []string) map[string][]string {
+	refused := map[string][]string{}
+	if len(l) == 0 {
+		return nil
+	}
+	if t.stepAside(dir); isInner(dir) && len(procsOf(dir)) > 0 {
+		refused[t.refusal(dir, syscall.EBUSY)] = l
+		return refused
+	}
+	for _, c := range l {
+		if err := write(dir+"/cgroup.subtree_control", "+"+c); err != nil {
+			why := t.refusal(dir, err)
+			refused[why] = append(refused[why], c)
+		}
+	}
+	return refused
+}
+
+// isInner says whether dir is not the top of the hierarchy, which may hold
+// processes all the same.
+func isInner(dir string) bool {
+	_, err := os.Stat(dir + "/cgroup.type")
+	return err == nil
 }
 
 // lacks notes what is not to be had.
@@ -74,9 +94,11 @@ func (t *Tree) refusal(dir string, err error) string {
 }
 
 // stepAside moves this process and the agent's supervisors out of dir into the
-// leaf, and says whether any was there. Idempotent; what is forked later starts
-// in the leaf.
-func (t *Tree) stepAside(dir string) (moved bool) {
+// leaf. Idempotent; what is forked later starts in the leaf.
+func (t *Tree) stepAside(dir string) {
+	if !isInner(dir) {
+		return
+	}
 	leaf := t.dir + "/" + leafName
 	for _, pid := range procsOf(dir) {
 		self := pid == os.Getpid()
@@ -84,17 +106,12 @@ func (t *Tree) stepAside(dir string) (moved bool) {
 			continue
 		}
 		if err := syscall.Mkdir(leaf, 0o755); err != nil && err != syscall.EEXIST {
-			return moved
+			return
 		}
-		if write(leaf+"/cgroup.procs", itoa(pid)) != nil {
-			continue
-		}
-		moved = true
-		if self {
+		if write(leaf+"/cgroup.procs", itoa(pid)) == nil && self {
 			t.home = dir
 		}
 	}
-	return moved
 }
 
 // goHome undoes what stepAside and enable did, if nobody else needs it: it is
@@ -102,6 +119,9 @@ func (t *Tree) stepAside(dir string) (moved bool) {
 func (t *Tree) goHome() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.home == "" && slices.Contains(procsOf(t.dir+"/"+leafName), os.Getpid()) {
+		t.home = t.top // an earlier life of this program, or its parent, went
+	}
 	if t.home == "" {
 		return
 	}
