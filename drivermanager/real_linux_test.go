@@ -4,7 +4,6 @@
 package drivermanager_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -27,6 +26,7 @@ import (
 	"github.com/nodekeep/nodekeep/driver/drivertest"
 	"github.com/nodekeep/nodekeep/driver/rawexec"
 	"github.com/nodekeep/nodekeep/drivermanager"
+	"github.com/nodekeep/nodekeep/internal/proctest"
 	"github.com/nodekeep/nodekeep/state"
 	"github.com/nodekeep/nodekeep/supervisor"
 )
@@ -105,20 +105,7 @@ func (p *place) end() {
 }
 
 // alive are the processes of this place.
-func (p *place) alive() (pids []int) {
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil || pid == os.Getpid() {
-			continue
-		}
-		env, _ := os.ReadFile("/proc/" + e.Name() + "/environ")
-		if bytes.Contains(env, []byte(p.mark+"\x00")) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
+func (p *place) alive() []int { return proctest.Marked(p.mark) }
 
 func placeConfig(base string, store state.Store, log hclog.Logger) drivermanager.Config {
 	return drivermanager.Config{Launchers: []drivermanager.Launcher{driverplugin.Dir(base + "/plugins")}, Dir: base + "/p",

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/nodekeep/nodekeep/internal/cgroup"
+	"github.com/nodekeep/nodekeep/internal/proctest"
 )
 
 // pipes are the streams of a command and what the test holds of them.
@@ -205,16 +206,8 @@ func TestExecOldSupervisor(t *testing.T) {
 	}
 }
 
-// marked are the living processes whose environment names a text.
-func having(mark string) (pids []int) {
-	for pid := range processes() {
-		b, _ := os.ReadFile("/proc/" + itoa(pid) + "/environ")
-		if strings.Contains(string(b), mark) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
+// having are the living processes with a variable.
+func having(mark string) []int { return proctest.Marked(mark) }
 
 // stubborn starts children that get away from their parent in every way, ignores
 // SIGHUP and says so.

@@ -107,11 +107,15 @@ func (r *remote) gone() bool {
 	defer t.Stop()
 	select {
 	case <-r.ended:
-		return true
-	case <-r.stop:
+	case <-r.stop: // also when it has ended: then the other case may come second
 	case <-t.C:
 	}
-	return false
+	select {
+	case <-r.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 func (r *remote) error(ctx context.Context, err error) error {

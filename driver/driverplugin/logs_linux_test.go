@@ -4,14 +4,12 @@
 package driverplugin_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -22,6 +20,7 @@ import (
 	"github.com/nodekeep/nodekeep/driver"
 	"github.com/nodekeep/nodekeep/driver/driverplugin"
 	"github.com/nodekeep/nodekeep/drivermanager"
+	"github.com/nodekeep/nodekeep/internal/proctest"
 )
 
 func kill(t *testing.T, p *driverplugin.Plugin) {
@@ -34,20 +33,7 @@ func kill(t *testing.T, p *driverplugin.Plugin) {
 func alive(l drivermanager.Launch) []int { return withEnv("NK_DIR=" + l.Dir) }
 
 // withEnv are the processes that have kv in their environment.
-func withEnv(kv string) (pids []int) {
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		env, _ := os.ReadFile("/proc/" + e.Name() + "/environ")
-		if bytes.Contains(append([]byte{0}, env...), []byte("\x00"+kv+"\x00")) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
+func withEnv(kv string) []int { return proctest.Marked(kv) }
 
 // What a driver logs arrives at its own level with its keys, what it prints too.
 func TestLogs(t *testing.T) {

@@ -4,13 +4,11 @@
 package rawexec
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,6 +18,7 @@ import (
 
 	"github.com/nodekeep/nodekeep/driver"
 	"github.com/nodekeep/nodekeep/internal/cgroup"
+	"github.com/nodekeep/nodekeep/internal/proctest"
 	"github.com/nodekeep/nodekeep/supervisor"
 )
 
@@ -192,20 +191,7 @@ func (r *rig) empty(c driver.TaskConfig) {
 }
 
 // alive returns all processes that carry the rig's mark, zombies excepted.
-func (r *rig) alive() (pids []int) {
-	des, _ := os.ReadDir("/proc")
-	for _, de := range des {
-		pid, err := strconv.Atoi(de.Name())
-		if err != nil {
-			continue
-		}
-		env, _ := os.ReadFile("/proc/" + de.Name() + "/environ")
-		if bytes.Contains(env, []byte(r.mark+"\x00")) {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
+func (r *rig) alive() []int { return proctest.Marked(r.mark) }
 
 func cmdline(pid int) string {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))

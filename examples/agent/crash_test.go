@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nodekeep/nodekeep/api"
+	"github.com/nodekeep/nodekeep/internal/proctest"
 )
 
 // TestAgentDies: however the agent ends, its task goes on: the same process, no
@@ -183,21 +184,16 @@ func TestExitWhileAway(t *testing.T) {
 	}
 }
 
-// environ reads a variable of a process. One in exec has none for an instant.
-func environ(t *testing.T, pid int, name string) (value string) {
+// environ reads a variable of a process.
+func environ(t *testing.T, pid int, name string) string {
 	t.Helper()
-	eventually(t, "variable "+name, func() string {
-		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-		require.NoError(t, err)
-		for kv := range strings.SplitSeq(string(env), "\x00") {
-			if v, ok := strings.CutPrefix(kv, name+"="); ok {
-				value = v
-				return ""
-			}
+	for kv := range strings.SplitSeq(string(proctest.Environ(pid)), "\x00") {
+		if v, ok := strings.CutPrefix(kv, name+"="); ok {
+			return v
 		}
-		return "not in " + string(env)
-	})
-	return value
+	}
+	require.Fail(t, "no variable "+name)
+	return ""
 }
 
 // TestSupervisorDies: the next supervisor adopts the task: the same process, no

@@ -28,6 +28,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nodekeep/nodekeep/api"
+	"github.com/nodekeep/nodekeep/internal/proctest"
 )
 
 // patience bounds every wait for a real process.
@@ -174,13 +175,7 @@ func pids(match func(pid string) bool) (list []int) {
 }
 
 // marked are the tasks and all their children, however far they went.
-func (b *box) marked() []int {
-	needle := []byte("MARK=" + b.mark)
-	return pids(func(pid string) bool {
-		env, err := os.ReadFile("/proc/" + pid + "/environ")
-		return err == nil && bytes.Contains(env, needle)
-	})
-}
+func (b *box) marked() []int { return proctest.Marked("MARK=" + b.mark) }
 
 // supervisors are the processes of our binary, or of the one beside it, that are
 // no agent of ours.
