@@ -32,11 +32,14 @@ func Marked(kv string) (pids []int) {
 // exec has none for a moment: that moment is waited for.
 func Environ(pid int) []byte {
 	dir := "/proc/" + strconv.Itoa(pid)
-	for end := time.Now().Add(100 * time.Millisecond); ; time.Sleep(time.Millisecond) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for looks := 0; ; looks++ {
 		env, err := os.ReadFile(dir + "/environ")
-		if len(env) > 0 || err != nil || time.Now().After(end) {
+		if len(env) > 0 || err != nil || looks == 100 {
 			return env
 		}
+		<-tick.C
 		if _, err := os.Readlink(dir + "/exe"); err != nil { // a zombie, or the kernel's own
 			return nil
 		}
