@@ -248,12 +248,12 @@ func TestVariables(t *testing.T) {
 		cfg  jobspec.ParseConfig
 		want string
 	}{
-		{jobspec.ParseConfig{Vars: map[string]string{"x": "1"}}, `-var x:1:1: Unknown variable: The job file declares no variable "x"; it declares l, n, s, u.`},
+		{jobspec.ParseConfig{Vars: map[string]string{"x": "1"}}, `-var x:1:1: Unknown variable: The job file declares no variable "x"; it declares l, n, s, u. To declare one: variable "x" {}, beside the job block; it is used as var.x.`},
 		{jobspec.ParseConfig{Vars: map[string]string{"n": "many"}}, `-var n:1:1: Variables not allowed: The value of a variable is fixed: no other names can be used in it. A text needs quotes.`},
 		{jobspec.ParseConfig{Vars: map[string]string{"n": "[1]"}}, `-var n:1:1: Wrong type of value: The variable "n" is declared as number: number required, but have tuple.`},
 		{jobspec.ParseConfig{Env: []string{"NOMAD_VAR_n="}}, `NOMAD_VAR_n:1:1: Missing expression: Expected the start of an expression, but found the end of the file.`},
 		{jobspec.ParseConfig{VarFiles: []jobspec.File{file("\ny = 1\nb {}")}},
-			"vars.hcl:2:1: Unknown variable: The job file declares no variable \"y\"; it declares l, n, s, u.\nvars.hcl:3:1: Unexpected block: A variable file has lines of name = value only."},
+			"vars.hcl:2:1: Unknown variable: The job file declares no variable \"y\"; it declares l, n, s, u. To declare one: variable \"y\" {}, beside the job block; it is used as var.y.\nvars.hcl:3:1: Unexpected block: A variable file has lines of name = value only."},
 		{jobspec.ParseConfig{VarFiles: []jobspec.File{file("y = ")}}, "vars.hcl:1:5: Missing expression: Expected the start of an expression, but found the end of the file."},
 	} {
 		c.cfg.File = jobspec.File{Name: "test.hcl", Src: []byte(withVars)}

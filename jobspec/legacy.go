@@ -5,8 +5,10 @@ package jobspec
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -25,13 +27,31 @@ func (p *parser) syntax(name string, src []byte) *hclsyntax.Body {
 		return file.Body.(*hclsyntax.Body)
 	}
 	if !p.otherTools(name, src) {
-		for _, d := range diags[:min(len(diags), maxDiagnostics)] {
-			if p.syntaxError(name, d) {
-				break // what follows is likely to come of it
-			}
-		}
+		p.syntaxError(name, firstFault(diags))
 	}
 	return nil
+}
+
+// firstFault is the fault that stands first in the file: the others are likely to
+// come of it. So is a block that seems to have no end, which begins above them.
+func firstFault(diags hcl.Diagnostics) *hcl.Diagnostic {
+	place := func(d *hcl.Diagnostic) (group, at int) {
+		if d.Subject != nil {
+			at = d.Subject.Start.Byte
+		}
+		switch {
+		case d.Severity != hcl.DiagError:
+			group = 2
+		case d.Summary == "Unclosed configuration block":
+			group = 1
+		}
+		return group, at
+	}
+	return slices.MinFunc(diags, func(a, b *hcl.Diagnostic) int {
+		ga, sa := place(a)
+		gb, sb := place(b)
+		return cmp.Or(cmp.Compare(ga, gb), cmp.Compare(sa, sb))
+	})
 }
 
 // unquoted rewrites names in quotes, which HCL's first version took everywhere:
@@ -134,8 +154,8 @@ var (
 	marker    = regexp.MustCompile(`<<-?([A-Za-z_][\w-]*)`)
 )
 
-// syntaxError adds what the language's parser says, or something better: true.
-func (p *parser) syntaxError(name string, d *hcl.Diagnostic) bool {
+// syntaxError adds what the language's parser says, or something better.
+func (p *parser) syntaxError(name string, d *hcl.Diagnostic) {
 	var r hcl.Range
 	if d.Subject != nil {
 		r = *d.Subject
@@ -143,7 +163,7 @@ func (p *parser) syntaxError(name string, d *hcl.Diagnostic) bool {
 	line, ok := p.diags.line(name, r.Start.Line)
 	if !ok {
 		p.diags.hcl(hcl.Diagnostics{d})
-		return false
+		return
 	}
 	on := func(at []int) hcl.Range {
 		return hcl.Range{
@@ -155,27 +175,30 @@ func (p *parser) syntaxError(name string, d *hcl.Diagnostic) bool {
 	if at := shellExpansion(line); at != nil {
 		text := line[at[0]:at[1]]
 		p.diags.add(on(at), "Shell expansion", shellText, text, text)
-		return true
+		return
 	}
 	if at := dotted.FindStringSubmatchIndex(line); at != nil {
 		key := line[at[2]:at[3]]
 		p.diags.add(on(at[2:4]), "Name with dots", "Such a name stands in quotes, in a map: NAME = { %q = … }", key)
-		return true
+		return
 	}
 	if at := escaped.FindStringIndex(line); at != nil {
 		p.diags.add(on(at), "Escaped quote", "Inside ${…} quotes have no backslash: \"${x[\"y\"]}\".")
-		return true
+		return
 	}
 	if at := directive.FindStringIndex(line); at != nil && strings.Contains(d.Detail, "control keyword") {
 		p.diags.add(on(at), "Unknown directive", "%%{ begins a directive of the language (if, for). Write %%%%{ for the text %%{.")
-		return true
+		return
 	}
 	if m := p.openHeredoc(name, d); m != "" {
 		p.diags.add(r, "Heredoc without an end", "The line that ends it holds %s and nothing else, not even a comma: that goes on the line below.", m)
-		return true
+		return
+	}
+	if d.Summary == "Invalid multi-line string" {
+		p.diags.add(r, "Text without an end", "A text in quotes ends on the line that it begins on: a quote is missing here, or there is one too many. One of several lines is a heredoc: <<EOT, the lines, EOT.")
+		return
 	}
 	p.diags.hcl(hcl.Diagnostics{d})
-	return false
 }
 
 // shellExpansion is where a line has one that is not escaped.

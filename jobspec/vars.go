@@ -4,6 +4,7 @@
 package jobspec
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -90,11 +91,15 @@ func (p *parser) undeclared(r hcl.Range, name string, vars map[string]*variable)
 	if len(vars) > 0 {
 		declares = "it declares " + strings.Join(names, ", ")
 	}
-	if p.cfg.Lenient {
-		p.diags.warn(r, "Unknown variable", "The job file declares no variable %q; %s.%s", name, declares, meant(name, names))
-		return
+	how := meant(name, names)
+	if how == "" && hclsyntax.ValidIdentifier(name) {
+		how = fmt.Sprintf(" To declare one: variable %q {}, beside the job block; it is used as var.%s.", name, name)
 	}
-	p.diags.add(r, "Unknown variable", "The job file declares no variable %q; %s.%s", name, declares, meant(name, names))
+	tell := p.diags.add
+	if p.cfg.Lenient {
+		tell = p.diags.warn
+	}
+	tell(r, "Unknown variable", "The job file declares no variable %q; %s.%s", name, declares, how)
 }
 
 func (p *parser) variable(b *hclsyntax.Block) *variable {

@@ -56,7 +56,7 @@ type Event struct {
 	Attrs map[string]string `json:"attrs,omitempty"`
 }
 
-// Text is the event in English.
+// Text is the event in English, to stand beside its kind or alone.
 func (e Event) Text() string {
 	a := func(k string) string { return e.Attrs[k] }
 	with := func(s string) string { return join(s, a("reason")) }
@@ -64,17 +64,20 @@ func (e Event) Text() string {
 	case Received:
 		return "Task received by this node"
 	case TaskSetup:
-		return "Preparing the task"
+		return join("Preparing the task", a("message"))
 	case Started:
 		return "Task started by its driver"
 	case Terminated:
 		return terminatedText(e.Attrs)
 	case Restarting:
-		return with("Restarting in " + a("delay"))
+		return with("The next start is in " + a("delay"))
 	case NotRestarting:
-		return with("Not restarting")
+		return with("The task is not started again")
 	case RestartSignaled:
-		return with("Restart asked for")
+		if r := a("reason"); r != "" {
+			return r
+		}
+		return "The restart was asked for"
 	case Signaling:
 		return with("Sending signal " + a("signal"))
 	case Killing:
@@ -100,10 +103,15 @@ func (e Event) Text() string {
 	case Leaked:
 		return join("The task could not be ended and may still run", a("error"))
 	}
-	if m := a("message"); m != "" {
-		return join(string(e.Kind), m)
+	switch message, err := a("message"), a("error"); {
+	case message != "":
+		return join(message, err)
+	case err != "":
+		return err
+	case len(e.Attrs) > 0:
+		return strings.Join(attrList(e.Attrs), ", ")
 	}
-	return join(string(e.Kind), strings.Join(attrList(e.Attrs), ", "))
+	return string(e.Kind)
 }
 
 func terminatedText(attrs map[string]string) string {

@@ -214,6 +214,8 @@ func TestOtherUser(t *testing.T) {
 	require.NoError(t, err, string(out))
 	require.Contains(t, string(out), "main │ 65534\n")
 	require.Contains(t, string(out), "job svc completed\n")
+	require.Equal(t, 1, strings.Count(string(out), "Task Setup"), string(out))
+	require.Contains(t, string(out), "main · Less Isolation: private is on disk")
 	require.NoDirExists(t, filepath.Join(home, ".local", "state", "nodekeep"))
 }
 

@@ -8,12 +8,15 @@
 //	  previous    waits for the alloc it replaces       –
 //	  dirs        the alloc's directory                 –
 //	  migrate     that alloc's data                     –
+//	  volumes     the host's directories are there      –
 //	  scope       –                                     its supervisor leaves
 //	task hooks    prestart ▼                            stop ▲ (reverse)
 //	  scope       –                                     its supervisor leaves (one per task)
 //	  validate    config against the driver's schema    –
 //	  dirs        the task's directories, its owner     –
 //	  logs        FIFO pair and log files               pair drained and removed
+//	  mounts      the task's volumes, for the driver    –
+//	  payload     what was dispatched, in a file        –
 package core
 
 import (
@@ -43,6 +46,8 @@ type Config struct {
 	Dir func(allocID string) (*allocdir.Dir, error)
 	// Previous is nil where allocs do not wait for those they replace.
 	Previous *Previous
+	// HostVolumes are what allocs may mount. Nil: volumes are left to others.
+	HostVolumes HostVolumes
 	// Validate checks a task's config against its driver's schema before anything
 	// is made (driverconfig.Validate). Nil: the driver finds out.
 	Validate func(*driver.Schema, json.RawMessage, map[string]spec.Origin) error
@@ -53,7 +58,10 @@ func TaskHooks(cfg Config) []taskrunner.HookFunc {
 	users := &account.Book{}
 	out := []taskrunner.HookFunc{taskScope(cfg), validate(cfg)}
 	if cfg.Dir != nil {
-		out = append(out, dirs(cfg, users), logs(cfg, users))
+		out = append(out, dirs(cfg, users), logs(cfg, users), payload(cfg, users))
+	}
+	if cfg.HostVolumes != nil {
+		out = append(out, mounts(cfg.HostVolumes))
 	}
 	return out
 }
@@ -69,6 +77,9 @@ func AllocHooks(cfg Config) []allocrunner.HookFunc {
 	}
 	if cfg.Previous != nil && cfg.Dir != nil {
 		out = append(out, migrate(cfg.Previous))
+	}
+	if cfg.HostVolumes != nil {
+		out = append(out, volumes(cfg.HostVolumes))
 	}
 	if cfg.AllocScope != nil {
 		out = append(out, allocScope(cfg))
@@ -96,6 +107,10 @@ func validate(cfg Config) taskrunner.HookFunc {
 	}
 }
 
+// weaker is the event that tells what this process could not do to keep a task's
+// files from others.
+const weaker taskrunner.Kind = "Less Isolation"
+
 func dirs(cfg Config, users *account.Book) taskrunner.HookFunc {
 	return func(*spec.Alloc, *spec.Task) (taskrunner.AnyHook, error) {
 		return &taskrunner.Hook[none]{
@@ -113,7 +128,7 @@ func dirs(cfg Config, users *account.Book) taskrunner.HookFunc {
 					UID: owner.UID, GID: owner.GID, SecretsMB: int(r.Task.Resources.SecretsMB),
 				})
 				if rep.Created && len(rep.Weaker) > 0 {
-					r.Emit(taskrunner.TaskSetup, map[string]string{"message": strings.Join(rep.Weaker, "; ")})
+					r.Emit(weaker, map[string]string{"message": strings.Join(rep.Weaker, "; ")})
 				}
 				return c, err
 			},
