@@ -17,6 +17,7 @@
 //	GET  /v1/allocs/REF/stats[?task=T&interval=D&follow=1]   one sample a line
 //	GET  /v1/events[?after=TOKEN&alloc=REF&follow=1]   one event a line
 //	PUT  /v1/jobs                           [Job…]: the desired state of these jobs
+//	GET  /v1/backup                         the state file as it is, raw bytes
 //	POST /v1/gc                             finished allocs are removed now
 //
 // REF is an alloc's id, the unique beginning of one, JOB or JOB.GROUP[index]
@@ -53,9 +54,14 @@ type Reader interface {
 	Allocs() []nodekeep.AllocStatus
 	Alloc(id string) (nodekeep.AllocStatus, bool)
 	Changed() <-chan struct{}
+	Dir(id string) (*allocdir.Dir, bool)
+}
+
+// EventReader is how the API reads an agent's events. *nodekeep.Agent is one.
+type EventReader interface {
 	Events(ctx context.Context, after uint64) iter.Seq2[nodekeep.Event, error]
 	EventsSince(after uint64, max int) ([]nodekeep.Event, error)
-	Dir(id string) (*allocdir.Dir, bool)
+	EventBounds() (oldest, newest uint64, err error)
 }
 
 // Operator is what the API does with an agent. *nodekeep.Agent is one.
@@ -68,9 +74,10 @@ type Operator interface {
 	Stats(ctx context.Context, id, task string, interval time.Duration) iter.Seq2[nodekeep.TaskUsage, error]
 }
 
-// Agent is both.
+// Agent is all of them.
 type Agent interface {
 	Reader
+	EventReader
 	Operator
 }
 
@@ -137,6 +144,7 @@ func Handler(cfg Config) http.Handler {
 	mux.HandleFunc("GET /v1/events", s.handle(s.events))
 	mux.HandleFunc("PUT /v1/jobs", s.handle(s.apply))
 	mux.HandleFunc("POST /v1/gc", s.handle(s.gc))
+	mux.HandleFunc("GET /v1/backup", s.handle(s.backup))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeError(w, &Error{Code: CodeNotSupported, Message: fmt.Sprintf("this agent does not know %s %s", r.Method, r.URL.Path),
 			Hint: "it may be older than this program: compare nodekeep version"})

@@ -23,10 +23,11 @@ const maxGroup = 512
 
 // bolt is the store in a file. The writer goroutine runs all updates.
 type bolt struct {
-	cfg        OpenConfig
-	migrations []func(Tx) error
-	lock       *os.File
-	commits    atomic.Int64
+	cfg       OpenConfig
+	steps     []step
+	lock      *os.File
+	commits   atomic.Int64
+	upgrading atomic.Pointer[pending] // nil: no upgrade is pending
 
 	// mu is read-locked as long as a transaction uses db, and locked to replace
 	// or close it.
@@ -126,7 +127,7 @@ func (s *bolt) view(fn func(Tx) error) (err error) {
 // begin starts a transaction on the database that acquire locked. After a panic
 // in there, or in a rollback, bbolt's own locks stay held.
 func (s *bolt) begin(writable bool) (*boltTx, error) {
-	bt := &boltTx{sealer: s.cfg.Sealer}
+	bt := &boltTx{sealer: s.cfg.Sealer, older: s.older()}
 	err := contained(func() (err error) { bt.tx, err = s.db.Begin(writable); return err })
 	if err != nil {
 		f := &fault{reason: err}
@@ -174,8 +175,13 @@ func (s *bolt) write() {
 	debug.SetPanicOnFault(true)
 	s.flush()
 	var busy pace
+	due := s.nextTick()
 	for {
 		select {
+		case <-due:
+			s.tick()
+			due = s.nextTick()
+			continue
 		case r := <-s.reqs:
 			busy.wait()
 			s.group = append(s.group, r)

@@ -25,6 +25,7 @@ type boltTx struct {
 	writes int       // changes made
 	fault  *fault
 	sealer Sealer
+	older  func(Path, string, []byte) ([]byte, error) // of a pending upgrade; may be nil
 
 	// The bucket used last: most transactions stay in one node.
 	path   Path
@@ -135,6 +136,13 @@ func (t *boltTx) Put(p Path, key string, val []byte) error {
 	defer t.contain()
 	if err := t.check(p, key); err != nil {
 		return err
+	}
+	if t.older != nil {
+		was, err := t.older(p, key, val)
+		if err != nil {
+			return fmt.Errorf("state: %s as the version before reads it: %w", p.Join(key), err)
+		}
+		val = was
 	}
 	b := t.node(p)
 	if b != nil {

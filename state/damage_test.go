@@ -21,7 +21,7 @@ import (
 func sample(t testing.TB) []byte {
 	t.Helper()
 	path := filepath.Join(quickDir(t), "sample.db")
-	s, err := open(OpenConfig{Path: path}, migrations)
+	s, err := open(OpenConfig{Path: path}, steps)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ func fail(t *testing.T, s *bolt) {
 
 func openTest(t *testing.T, path string) *bolt {
 	t.Helper()
-	s, err := open(OpenConfig{Path: path, Warn: func(msg string, args ...any) { t.Log(append([]any{msg}, args...)...) }}, migrations)
+	s, err := open(OpenConfig{Path: path, Warn: func(msg string, args ...any) { t.Log(append([]any{msg}, args...)...) }}, steps)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,16 +22,6 @@ const (
 	sealedKey = "sealed" // in a sealed store: itself, sealed
 )
 
-// migrations is how a store gets to the newest layout, in order: the nth takes
-// it from version n to n+1. A store of version 1 is what this package made
-// first. A new version appends a function here and a golden file of the version
-// before to testdata. All of them run in one transaction; before that the file
-// is copied to <path>.v<old>.bak.
-var migrations = []func(Tx) error{}
-
-// newest returns the version that a list of migrations leads to.
-func newest(migrations []func(Tx) error) int { return 1 + len(migrations) }
-
 // create makes an empty store at path, whole or not at all.
 func create(path string, layout int) error {
 	return replace(path, func(tmp string) error {
@@ -49,7 +39,7 @@ func putLayout(tx *bbolt.Tx, layout int) error {
 	if err != nil {
 		return err
 	}
-	return b.Put([]byte(layoutKey), seal(layout, nil))
+	return errors.Join(b.Delete([]byte(upgradeKey)), b.Put([]byte(layoutKey), seal(layout, nil)))
 }
 
 // markSealed makes db one that opens with this sealer only.
@@ -76,8 +66,9 @@ func opens(sealer Sealer, mark []byte) bool {
 	return err == nil && string(got) == sealedKey
 }
 
-// upgrade brings the file from an older layout to the newest.
-func (s *bolt) upgrade(from int) error {
+// upgrade brings the file from an older layout to another, all of it in one
+// transaction, and before that keeps a copy of it as <path>.v<old>.bak.
+func (s *bolt) upgrade(from, to int) error {
 	path, backup := s.cfg.Path, backupPath(s.cfg.Path, from)
 	err := replace(backup, func(tmp string) error { return copyFile(tmp, path) })
 	if err != nil {
@@ -90,12 +81,15 @@ func (s *bolt) upgrade(from int) error {
 	}
 	err = contained(func() error {
 		return db.Update(func(tx *bbolt.Tx) error {
-			for n, migrate := range s.migrations[from-1:] {
-				if err := migrate(&boltTx{tx: tx, sealer: s.cfg.Sealer}); err != nil {
+			for n, step := range s.steps[from-1 : to-1] {
+				if step.migrate == nil {
+					continue
+				}
+				if err := step.migrate(&boltTx{tx: tx, sealer: s.cfg.Sealer}); err != nil {
 					return fmt.Errorf("upgrade from layout %d: %w", from+n, err)
 				}
 			}
-			return putLayout(tx, newest(s.migrations))
+			return putLayout(tx, to)
 		})
 	})
 	return errors.Join(err, db.Close())

@@ -66,10 +66,10 @@ func dumpAll(t *testing.T, s Store) string {
 // What each layout version wrote is readable for ever, and after the migrations
 // it is what the newest writes.
 func TestGolden(t *testing.T) {
-	newestName := fmt.Sprintf("testdata/layout%d", newest(migrations))
+	newestName := fmt.Sprintf("testdata/layout%d", newest(steps))
 	if *rewrite {
 		path := filepath.Join(t.TempDir(), "state.db")
-		if err := create(path, newest(migrations)); err != nil {
+		if err := create(path, newest(steps)); err != nil {
 			t.Fatal(err)
 		}
 		s, err := Open(OpenConfig{Path: path})
@@ -93,7 +93,7 @@ func TestGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for v := 1; v <= newest(migrations); v++ {
+	for v := 1; v <= newest(steps); v++ {
 		path := filepath.Join(t.TempDir(), "state.db")
 		f, err := os.Open(fmt.Sprintf("testdata/layout%d.db.gz", v))
 		if err != nil {
@@ -109,6 +109,9 @@ func TestGolden(t *testing.T) {
 		}
 		s, err := Open(OpenConfig{Path: path})
 		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.(Upgrader).CommitUpgrade(); err != nil {
 			t.Fatal(err)
 		}
 		if got := dumpAll(t, s); got != string(want) {
@@ -131,14 +134,17 @@ func TestUpgrade(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "state.db")
 	p := Path{"v1", "agent"}
-	migrate := func(err error) []func(Tx) error {
-		return []func(Tx) error{
-			func(tx Tx) error { return tx.Put(p, "trail", append(tx.Get(p, "trail"), "1→2 "...)) },
-			func(tx Tx) error { return errors.Join(tx.Put(p, "trail", append(tx.Get(p, "trail"), "2→3"...)), err) },
+	migrate := func(err error) []step {
+		return []step{
+			{migrate: func(tx Tx) error { return tx.Put(p, "trail", append(tx.Get(p, "trail"), "1→2 "...)) }},
+			{migrate: func(tx Tx) error {
+				return errors.Join(tx.Put(p, "trail", append(tx.Get(p, "trail"), "2→3 "...)), err)
+			}},
+			{},
 		}
 	}
-	trail := func(migrations []func(Tx) error) (got string, err error) {
-		s, err := open(OpenConfig{Path: path}, migrations)
+	trail := func(steps []step) (got string, err error) {
+		s, err := open(OpenConfig{Path: path}, steps)
 		if err != nil {
 			return "", err
 		}
@@ -170,10 +176,10 @@ func TestUpgrade(t *testing.T) {
 	if got, err := trail(nil); got != "1 " || err != nil {
 		t.Fatal(got, err)
 	}
-	if got, err := trail(migrate(nil)); got != "1 1→2 2→3" || err != nil {
+	if got, err := trail(migrate(nil)); got != "1 1→2 2→3 " || err != nil {
 		t.Fatal(got, err)
 	}
-	if got, err := trail(migrate(nil)); got != "1 1→2 2→3" || err != nil { // once only
+	if got, err := trail(migrate(nil)); got != "1 1→2 2→3 " || err != nil { // once only
 		t.Fatal(got, err)
 	}
 
@@ -213,7 +219,7 @@ func TestUpgradeWithoutBackup(t *testing.T) {
 		t.Fatal(err)
 	}
 	ran := false
-	if _, err := open(OpenConfig{Path: path}, []func(Tx) error{func(Tx) error { ran = true; return nil }}); err == nil || ran {
+	if _, err := open(OpenConfig{Path: path}, []step{{migrate: func(Tx) error { ran = true; return nil }}, {}}); err == nil || ran {
 		t.Error("upgraded without a backup", err)
 	}
 	if s, err = open(OpenConfig{Path: path}, nil); err != nil {

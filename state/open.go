@@ -66,14 +66,14 @@ func (c OpenConfig) validate() error {
 // agent has it, ErrTooNew if a later version wrote it, ErrCorruptStore if it is
 // damaged; the file is then as it was. Close it, or the lock stays.
 func Open(cfg OpenConfig) (Store, error) {
-	s, err := open(cfg, migrations)
+	s, err := open(cfg, steps)
 	if err != nil {
 		return nil, err // not a nil *bolt
 	}
 	return s, nil
 }
 
-func open(cfg OpenConfig, migrations []func(Tx) error) (*bolt, error) {
+func open(cfg OpenConfig, steps []step) (*bolt, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func open(cfg OpenConfig, migrations []func(Tx) error) (*bolt, error) {
 		cfg.Warn = func(string, ...any) {}
 	}
 	s := &bolt{
-		cfg: cfg, migrations: migrations,
+		cfg: cfg, steps: steps,
 		reqs: make(chan *request), closing: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	if err := os.MkdirAll(filepath.Dir(cfg.Path), 0o700); err != nil {
@@ -94,8 +94,12 @@ func open(cfg OpenConfig, migrations []func(Tx) error) (*bolt, error) {
 	if s.lock, err = lockFile(cfg.Path, cfg.Timeout); err != nil {
 		return nil, err
 	}
-	if err = s.prepare(); err == nil {
+	layout, err := s.prepare()
+	if err == nil {
 		err = s.open()
+	}
+	if err == nil {
+		err = s.await(layout)
 	}
 	if err == nil && cfg.Sealer != nil {
 		err = contained(func() error { return markSealed(s.db, cfg.Sealer) })
@@ -110,45 +114,46 @@ func open(cfg OpenConfig, migrations []func(Tx) error) (*bolt, error) {
 	return s, nil
 }
 
-// prepare makes the file, or checks it and brings it up to date.
-func (s *bolt) prepare() error {
-	path, want := s.cfg.Path, newest(s.migrations)
+// prepare makes the file, or checks it and brings it to the layout before the
+// newest, if it is older. It returns the layout that it has then.
+func (s *bolt) prepare() (layout int, err error) {
+	path, want := s.cfg.Path, newest(s.steps)
 	fi, err := os.Stat(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return create(path, want)
+		return want, create(path, want)
 	}
 	if err != nil {
-		return err
+		return 0, err
 	}
 	info, err := inspectFile(path)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if info.layout > want {
 		hint := howToRestore(path)
 		if hint != "" {
 			hint = ", or go back to the backup: " + hint
 		}
-		return fmt.Errorf("%w: %s has layout %d, this program knows %d; run the newer program%s", ErrTooNew, path, info.layout, want, hint)
+		return 0, fmt.Errorf("%w: %s has layout %d, this program knows %d; run the newer program%s", ErrTooNew, path, info.layout, want, hint)
 	}
 	if info.sealed != nil && !opens(s.cfg.Sealer, info.sealed) {
-		return fmt.Errorf("%w: %s: give the key that it was sealed with", ErrSealed, path)
+		return 0, fmt.Errorf("%w: %s: give the key that it was sealed with", ErrSealed, path)
 	}
 	if runtime.GOOS != "windows" && fi.Mode().Perm()&0o077 != 0 {
 		s.cfg.Warn("state file was open to others, is not any more", "path", path, "mode", fi.Mode().Perm())
 		if err := os.Chmod(path, 0o600); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	if info.layout < want {
-		return s.upgrade(info.layout)
+	if info.layout < want-1 {
+		return want - 1, s.upgrade(info.layout, want-1)
 	}
 	if free := int64(info.free) * info.pageSize; free >= compactMin && info.free > info.pages/2 {
 		if err := compact(path); err != nil {
 			s.cfg.Warn("state file could not be compacted, is used as it is", "path", path, "free", free, "error", err)
 		}
 	}
-	return nil
+	return info.layout, nil
 }
 
 // inspectFile checks the file without changing it.
@@ -313,6 +318,9 @@ func (s *bolt) Close() error {
 	defer s.mu.Unlock()
 	var err error
 	if s.db != nil {
+		if p := s.upgrading.Load(); p != nil && s.broken.Load() == nil {
+			s.live(p)
+		}
 		err = s.release()
 	}
 	if err = errors.Join(err, s.lock.Close()); err != nil {

@@ -29,7 +29,9 @@
 //	answers         nil     nil     err            nil
 //
 // Beside the file <path> lie <path>.lock, which the agent holds as long as it
-// lives, and after an upgrade <path>.v<N>.bak, the file as version N left it.
+// lives, and after an upgrade <path>.v<N>.bak, the file as version N left it. An
+// upgrade can be taken back for a day (Upgrader); a copy can be made at any time
+// (Backuper).
 //
 // State is kept in clear, the tasks' environment included: the file is 0600. A
 // host that wants more gives a Sealer.

@@ -186,7 +186,7 @@ func commands() []command {
 	return []command{
 		runCommand, serveCommand, applyCommand,
 		psCommand, inspectCommand, explainCommand, eventsCommand, logsCommand, statsCommand,
-		stopCommand, restartCommand, signalCommand, execCommand, gcCommand,
+		stopCommand, restartCommand, signalCommand, execCommand, gcCommand, backupCommand,
 		jobCommand, versionCommand,
 	}
 }
