@@ -161,8 +161,13 @@ func (e *UnmetError) Error() string {
 // would be to pass it over in silence.
 func (a *Agent) unmet(al *spec.Alloc) error {
 	var errs []error
+	builtin := []string{"payload"}
+	if a.cfg.HostVolumes != nil {
+		builtin = append(builtin, "volumes", "mounts")
+		errs = append(errs, a.cfg.HostVolumes.Check(al))
+	}
 	for _, n := range al.Needs() {
-		if !slices.Contains(a.cfg.Features, n.Feature) {
+		if !slices.Contains(a.cfg.Features, n.Feature) && !slices.Contains(builtin, n.Feature) {
 			errs = append(errs, &UnmetError{n})
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/nodekeep/nodekeep/allocrunner"
 	"github.com/nodekeep/nodekeep/drivermanager"
+	"github.com/nodekeep/nodekeep/hooks/core"
 	"github.com/nodekeep/nodekeep/spec"
 	"github.com/nodekeep/nodekeep/taskenv"
 	"github.com/nodekeep/nodekeep/taskrunner"
@@ -67,6 +69,9 @@ type Config struct {
 	// that asks for anything else is refused.
 	Features []string
 
+	// HostVolumes are the directories of this host that allocs may mount, by name. An
+	// alloc that asks for any other is refused. Nil leaves volumes to the host's hooks.
+	HostVolumes core.HostVolumes
 	// Migrate opens the disk of al.PreviousAlloc on another node, as that node's
 	// Agent.SendDisk writes it, for an alloc whose disk migrates. It is closed by the
 	// agent. An error is told as an event and the alloc starts with an empty disk.
@@ -111,6 +116,11 @@ func (c *Config) validate() error {
 	}
 	if c.MaxFinished < -1 {
 		bad("MaxFinished", fmt.Sprint(c.MaxFinished), "must be -1 (none), 0 (the default) or more")
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.HostVolumes)) {
+		if p := c.HostVolumes[name].Path; !filepath.IsAbs(p) {
+			bad("HostVolumes["+name+"].Path", p, "must be an absolute path")
+		}
 	}
 	if c.SupervisorExe != "" {
 		if st, err := os.Stat(c.SupervisorExe); err != nil || st.IsDir() || st.Mode()&0o111 == 0 {

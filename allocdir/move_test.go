@@ -308,6 +308,35 @@ func TestReceiveModes(t *testing.T) {
 	require.Equal(t, fs.FileMode(0o755), fi.Mode())
 }
 
+// A file is put below local whole, over what is there, and never elsewhere.
+func TestPutFile(t *testing.T) {
+	d := allocs(t, "a")[0]
+	_, _, err := d.BuildTask(t.Context(), "web", TaskOptions{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, d.Destroy(context.WithoutCancel(t.Context()))) }()
+	local, outside := d.Task("web").Local, t.TempDir()
+	require.NoError(t, os.Symlink(outside, filepath.Join(local, "out")))
+	require.NoError(t, os.Symlink(filepath.Join(outside, "victim"), filepath.Join(local, "link")))
+	put := func(name, text string) error {
+		return d.PutFile(t.Context(), "web", name, []byte(text), 0o640, TaskOptions{})
+	}
+	for _, name := range []string{"f", "a/b/c", "f", "link"} {
+		require.NoError(t, put(name, "text of "+name))
+		fi, err := os.Lstat(filepath.Join(local, name))
+		require.NoError(t, err)
+		require.Equal(t, fs.FileMode(0o640), fi.Mode(), "a file also where a link was")
+		data, err := os.ReadFile(filepath.Join(local, name))
+		require.NoError(t, err)
+		require.Equal(t, "text of "+name, string(data))
+	}
+	for _, name := range []string{"", ".", "..", "../f", "/etc/f", "a/../../f", "out/f", "f/below", "a//b"} {
+		require.Error(t, put(name, "x"), name)
+	}
+	require.Empty(t, names(t, outside))
+	require.Equal(t, []string{"a", "f", "link", "out"}, names(t, local))
+	require.ErrorContains(t, d.PutFile(t.Context(), "..", "f", nil, 0o600, TaskOptions{}), "reserved")
+}
+
 // FuzzReceive: whatever comes, nothing but the disk changes, and an error leaves
 // that as it was.
 func FuzzReceive(f *testing.F) {

@@ -29,8 +29,12 @@ func TestOrder(t *testing.T) {
 		TaskScopes: func(string) bool { return true },
 		Dir:        func(string) (*allocdir.Dir, error) { return nil, nil },
 		Previous:   &Previous{},
+
+		HostVolumes: HostVolumes{},
 	}
-	al := &spec.Alloc{ID: "new", PreviousAlloc: "old", Tasks: []spec.Task{{Name: "t"}}}
+	al := &spec.Alloc{ID: "new", PreviousAlloc: "old", Volumes: map[string]spec.Volume{"v": {}}, Tasks: []spec.Task{{Name: "t"}}}
+	al.Tasks[0].Attach.Mounts = []spec.VolumeMount{{Volume: "v"}}
+	al.Tasks[0].Attach.Payload = &spec.DispatchPayload{}
 	al.Settings.Disk.Sticky = true
 	al = al.WithDefaults()
 	var out strings.Builder
