@@ -162,9 +162,9 @@ func (e *UnmetError) Error() string {
 func (a *Agent) unmet(al *spec.Alloc) error {
 	var errs []error
 	builtin := []string{"payload"}
-	if a.cfg.HostVolumes != nil {
+	if a.cfg.Storage.HostVolumes != nil {
 		builtin = append(builtin, "volumes", "mounts")
-		errs = append(errs, a.cfg.HostVolumes.Check(al))
+		errs = append(errs, a.cfg.Storage.HostVolumes.Check(al))
 	}
 	for _, n := range al.Needs() {
 		if !slices.Contains(a.cfg.Features, n.Feature) && !slices.Contains(builtin, n.Feature) {

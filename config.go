@@ -16,6 +16,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nodekeep/nodekeep/allocdir"
 	"github.com/nodekeep/nodekeep/allocrunner"
 	"github.com/nodekeep/nodekeep/drivermanager"
 	"github.com/nodekeep/nodekeep/hooks/core"
@@ -69,14 +70,7 @@ type Config struct {
 	// that asks for anything else is refused.
 	Features []string
 
-	// HostVolumes are the directories of this host that allocs may mount, by name. An
-	// alloc that asks for any other is refused. Nil leaves volumes to the host's hooks.
-	HostVolumes core.HostVolumes
-	// Migrate opens the disk of al.PreviousAlloc on another node, as that node's
-	// Agent.SendDisk writes it, for an alloc whose disk migrates. It is closed by the
-	// agent. An error is told as an event and the alloc starts with an empty disk.
-	// Nil: disks do not come from other nodes.
-	Migrate func(ctx context.Context, al *spec.Alloc) (io.ReadCloser, error)
+	Storage Storage // volumes, and disks that move between nodes
 
 	Exec           ExecPolicy    // which commands may be run beside tasks; default all
 	MaxKillTimeout time.Duration // caps a task's kill timeout; default 30 s
@@ -85,6 +79,21 @@ type Config struct {
 	EpochTTL       time.Duration // how long removals of a new epoch wait; default 30 s
 	HostEnv        []string      // names of the agent's variables that tasks see; default PATH, HOME, LANG, TZ …
 	Log            hclog.Logger
+}
+
+// Storage is what allocs may use beside their own directories. The zero value is
+// nothing.
+type Storage struct {
+	// HostVolumes are the directories of this host that allocs may mount, by name. An
+	// alloc that asks for any other is refused. Nil leaves volumes to the host's hooks.
+	HostVolumes core.HostVolumes
+	// Migrate opens the disk of al.PreviousAlloc on another node, as that node's
+	// Agent.SendDisk writes it, for an alloc whose disk migrates. It is closed by the
+	// agent. An error is told as an event and the alloc starts with an empty disk.
+	// Nil: disks do not come from other nodes.
+	Migrate func(ctx context.Context, al *spec.Alloc) (io.ReadCloser, error)
+	// MigrateLimits bound what is taken from there.
+	MigrateLimits allocdir.DiskLimits
 }
 
 // ConfigError is one fault of a Config.
@@ -117,9 +126,9 @@ func (c *Config) validate() error {
 	if c.MaxFinished < -1 {
 		bad("MaxFinished", fmt.Sprint(c.MaxFinished), "must be -1 (none), 0 (the default) or more")
 	}
-	for _, name := range slices.Sorted(maps.Keys(c.HostVolumes)) {
-		if p := c.HostVolumes[name].Path; !filepath.IsAbs(p) {
-			bad("HostVolumes["+name+"].Path", p, "must be an absolute path")
+	for _, name := range slices.Sorted(maps.Keys(c.Storage.HostVolumes)) {
+		if p := c.Storage.HostVolumes[name].Path; !filepath.IsAbs(p) {
+			bad("Storage.HostVolumes["+name+"].Path", p, "must be an absolute path")
 		}
 	}
 	if c.SupervisorExe != "" {

@@ -115,7 +115,7 @@ func (a *Agent) build(al *spec.Alloc, p place) (*entry, error) {
 		TaskScopes:  func(string) bool { return p.Scope == ScopeTask },
 		Validate:    driverconfig.Validate,
 		Previous:    a.previous(e),
-		HostVolumes: a.cfg.HostVolumes,
+		HostVolumes: a.cfg.Storage.HostVolumes,
 	}
 	if own {
 		hooks.AllocScope = func(string) string { return scope }

@@ -27,7 +27,8 @@ import (
 func (a *Agent) previous(e *entry) *core.Previous {
 	return &core.Previous{
 		Await:  a.awaitPrevious,
-		Stream: a.cfg.Migrate,
+		Stream: a.cfg.Storage.Migrate,
+		Limits: a.cfg.Storage.MigrateLimits,
 		Moved: func() {
 			if !e.moved.Swap(true) {
 				a.nudge()
@@ -79,7 +80,7 @@ func (a *Agent) keptLocked() map[string]bool {
 
 // SendDisk writes the data of an alloc that is over (alloc/data, and local of its
 // tasks) for the alloc that replaces it on another node: that agent's
-// Config.Migrate returns what was written here. The alloc is not collected
+// Config.Storage.Migrate returns what was written here. The alloc is not collected
 // meanwhile. ErrNoAlloc says that there is no such alloc (any more), ErrRunning that
 // it is not over. It blocks as long as w does.
 func (a *Agent) SendDisk(ctx context.Context, id string, w io.Writer) error {

@@ -185,7 +185,7 @@ func TestMigrateFromOtherNode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := config(t, f)
-			cfg.Migrate = c.stream
+			cfg.Storage.Migrate = c.stream
 			b := start(t, cfg)
 			al := successor("new", "old", 1)
 			al.Settings.Disk.Migrate = true
@@ -209,7 +209,7 @@ func TestMigrateStopEndsStream(t *testing.T) {
 	r, w := io.Pipe()
 	defer w.Close()
 	asked := make(chan struct{})
-	cfg.Migrate = func(context.Context, *spec.Alloc) (io.ReadCloser, error) {
+	cfg.Storage.Migrate = func(context.Context, *spec.Alloc) (io.ReadCloser, error) {
 		close(asked)
 		return r, nil
 	}

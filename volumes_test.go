@@ -30,7 +30,7 @@ func TestHostVolumes(t *testing.T) {
 	f := fake()
 	cfg := config(t, f)
 	dir := t.TempDir()
-	cfg.HostVolumes = core.HostVolumes{"data": {Path: dir}, "data[2]": {Path: dir}, "ro": {Path: dir, ReadOnly: true}}
+	cfg.Storage.HostVolumes = core.HostVolumes{"data": {Path: dir}, "data[2]": {Path: dir}, "ro": {Path: dir, ReadOnly: true}}
 	n := start(t, cfg)
 	host := spec.Volume{Type: "host", Source: "data"}
 	per, ro, third := host, host, alloc("third", 1, spec.JobService)
@@ -62,7 +62,7 @@ func TestHostVolumes(t *testing.T) {
 func TestHostVolumesRefused(t *testing.T) {
 	f := fake()
 	cfg := config(t, f)
-	cfg.HostVolumes = core.HostVolumes{"ro": {Path: t.TempDir(), ReadOnly: true}}
+	cfg.Storage.HostVolumes = core.HostVolumes{"ro": {Path: t.TempDir(), ReadOnly: true}}
 	n := start(t, cfg)
 	for says, v := range map[string]spec.Volume{
 		`needs the host volume "none"; this node has ro`:              {Type: "host", Source: "none"},
@@ -78,16 +78,16 @@ func TestHostVolumesRefused(t *testing.T) {
 	}
 	gone := t.TempDir()
 	n.stop()
-	cfg.HostVolumes = core.HostVolumes{"data": {Path: gone}}
+	cfg.Storage.HostVolumes = core.HostVolumes{"data": {Path: gone}}
 	n = start(t, cfg)
 	require.NoError(t, os.Remove(gone))
 	n.apply(2, with(alloc("b", 2, spec.JobService), spec.Volume{Type: "host", Source: "data"}, spec.VolumeMount{Destination: "/d"}))
 	require.Contains(t, n.over("b").Description, "is no directory on this host")
 	require.Zero(t, f.Lives())
 
-	cfg.HostVolumes, cfg.DataDir = core.HostVolumes{"x": {Path: "relative"}}, ""
+	cfg.Storage.HostVolumes, cfg.DataDir = core.HostVolumes{"x": {Path: "relative"}}, ""
 	_, err := New(cfg)
-	require.ErrorContains(t, err, `Config.HostVolumes[x].Path is "relative": must be an absolute path`)
+	require.ErrorContains(t, err, `Config.Storage.HostVolumes[x].Path is "relative": must be an absolute path`)
 }
 
 // A dispatched payload lies in local when the task starts, and is for the task only.
