@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -294,23 +296,43 @@ func (r *AllocRunner) Signal(ctx context.Context, task, signal, reason string) e
 		return ErrTerminal
 	}
 	var errs []error
-	sent := false
+	var asked []string
 	for _, t := range r.tasks {
 		if t.name != task && (task != "" || t.Snapshot().State() != taskrunner.Running) {
 			continue
 		}
-		sent = true
-		if err := t.Signal(ctx, signal, reason); err != nil {
-			errs = append(errs, fmt.Errorf("task %q: %w", t.name, err))
-		}
+		asked, errs = append(asked, strconv.Quote(t.name)), append(errs, t.Signal(ctx, signal, reason))
 	}
 	switch {
-	case !sent && task != "":
+	case len(asked) == 0 && task != "":
 		return fmt.Errorf("%w: %q", ErrUnknownTask, task)
-	case !sent:
+	case len(asked) == 0:
 		return taskrunner.ErrNotRunning
 	}
-	return errors.Join(errs...)
+	return joinAlike(asked, errs)
+}
+
+// joinAlike joins the errors of tasks; what went wrong in the same words is told
+// once, with all their names.
+func joinAlike(tasks []string, errs []error) error {
+	names := map[string][]string{} // by text
+	var all []error
+	for i, err := range errs {
+		if err != nil {
+			if names[err.Error()] == nil {
+				all = append(all, err)
+			}
+			names[err.Error()] = append(names[err.Error()], tasks[i])
+		}
+	}
+	for i, err := range all {
+		word := "task "
+		if len(names[err.Error()]) > 1 {
+			word = "tasks "
+		}
+		all[i] = fmt.Errorf("%s%s: %w", word, strings.Join(names[err.Error()], ", "), err)
+	}
+	return errors.Join(all...)
 }
 
 // Destroy removes what is left of an alloc that is over: destroy hooks, the

@@ -5,6 +5,7 @@ package allocrunner_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -215,6 +216,10 @@ func TestSignal(t *testing.T) {
 		require.NoError(t, a.Signal(t.Context(), "", "SIGUSR1", ""))
 		require.Equal(t, []string{"SIGHUP", "SIGUSR1", "SIGUSR1"}, w.fake.Signals())
 		require.ErrorIs(t, a.Signal(t.Context(), "web", "SIGNOTHING", ""), driver.ErrUnknownSignal)
+		err := a.Signal(t.Context(), "", "SIGNOTHING", "")
+		require.ErrorIs(t, err, driver.ErrUnknownSignal)
+		require.Regexp(t, `^tasks "(web", "log|log", "web)": `, err.Error())
+		require.Equal(t, 1, strings.Count(err.Error(), "known are"), "the list is told once: %v", err)
 		require.ErrorIs(t, a.Signal(t.Context(), "bye", "SIGHUP", ""), taskrunner.ErrNotRunning)
 		require.ErrorIs(t, a.Signal(t.Context(), "x", "SIGHUP", ""), allocrunner.ErrUnknownTask)
 		a.exit("web", 0)

@@ -83,7 +83,7 @@ func (f *fake) Changed() <-chan struct{} {
 func (f *fake) EventsSince(after uint64, most int) ([]nodekeep.Event, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if after+1 < f.oldest {
+	if after+1 < f.oldest || after > f.newest() {
 		return nil, state.ErrCompacted
 	}
 	var list []nodekeep.Event
@@ -93,6 +93,21 @@ func (f *fake) EventsSince(after uint64, most int) ([]nodekeep.Event, error) {
 		}
 	}
 	return list, nil
+}
+
+func (f *fake) EventBounds() (oldest, newest uint64, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.oldest, f.newest(), nil
+}
+
+// newest is the token of the newest event, whether it is kept or not.
+func (f *fake) newest() uint64 {
+	last := max(f.oldest, 1) - 1
+	for _, e := range f.events {
+		last = max(last, e.Token)
+	}
+	return last
 }
 
 func (f *fake) Events(ctx context.Context, after uint64) iter.Seq2[nodekeep.Event, error] {

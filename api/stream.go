@@ -5,6 +5,8 @@ package api
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -12,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/nodekeep/nodekeep"
+	"github.com/nodekeep/nodekeep/state"
 )
 
 // lines writes JSON values, one a line, each on its way at once.
@@ -130,9 +133,27 @@ func (s *server) events(w http.ResponseWriter, r *http.Request) error {
 		return out.write(shapeEvent(e.AllocID, e.Task, e.Token, e.Event))
 	}
 	if q.Get("follow") == "" {
-		return out.end(s.pastEvents(after, write))
+		return out.end(s.noSuchToken(after, s.pastEvents(after, write)))
 	}
-	return out.end(s.followEvents(r, after, out, write))
+	return out.end(s.noSuchToken(after, s.followEvents(r, after, out, write)))
+}
+
+// noSuchToken says of an error why there is nothing after a token: it is too old,
+// or none that this agent gave.
+func (s *server) noSuchToken(after uint64, err error) error {
+	if !errors.Is(err, state.ErrCompacted) {
+		return err
+	}
+	oldest, newest, berr := s.Agent.EventBounds()
+	switch {
+	case berr != nil:
+		return errors.Join(err, berr)
+	case after > newest:
+		return &Error{Code: CodeCompacted, Message: fmt.Sprintf("no event has the token %d yet: the newest is %d", after, newest),
+			Hint: "take one from the field token of events --json, of this node and since its state was last lost or put back"}
+	}
+	return &Error{Code: CodeCompacted, Message: fmt.Sprintf("events after %d are no longer kept: the oldest is %d", after, oldest),
+		Hint: "start without --since, and see nodekeep ps for what is now"}
 }
 
 // followEvents writes what is there, then what comes, until the client leaves.

@@ -24,10 +24,29 @@ type global struct {
 }
 
 func (g *global) bind(fs *flag.FlagSet) {
-	fs.StringVar(&g.data, "data", g.data, "`DIR` where the node keeps its state")
+	fs.Var(dirFlag{&g.data}, "data", "`DIR` where the node keeps its state")
 	fs.BoolVar(&g.json, "json", g.json, "print JSON")
 	fs.StringVar(&g.logLevel, "log-level", g.logLevel, "`LEVEL` of the log on stderr: trace, debug, info, warn, error or off")
 	fs.BoolVar(&g.logJSON, "log-json", g.logJSON, "log in JSON")
+}
+
+// dirFlag is a flag that names a directory. An empty one is most likely a shell
+// variable that is not set, and must not become the default or the working directory.
+type dirFlag struct{ dir *string }
+
+func (d dirFlag) String() string {
+	if d.dir == nil {
+		return ""
+	}
+	return *d.dir
+}
+
+func (d dirFlag) Set(s string) error {
+	if s == "" {
+		return errors.New("names no directory: name one, or leave the flag out for the default")
+	}
+	*d.dir = s
+	return nil
 }
 
 // logger writes to stderr at the chosen level, or at def.
@@ -38,7 +57,7 @@ func (a *app) logger(def hclog.Level) (hclog.Logger, error) {
 			return nil, usage("unknown log level %q: use trace, debug, info, warn, error or off", a.logLevel)
 		}
 	}
-	return hclog.New(&hclog.LoggerOptions{Name: "nodekeep", Level: level, Output: a.stderr, JSONFormat: a.logJSON}), nil
+	return hclog.New(&hclog.LoggerOptions{Name: "nodekeep", Level: level, Output: a.stderr, JSONFormat: a.logJSON, TimeFormat: timeForm}), nil
 }
 
 // defaultData is /var/lib/nodekeep for root, else nodekeep below the user's

@@ -15,7 +15,6 @@ import (
 	"strings"
 
 	"github.com/nodekeep/nodekeep/api"
-	"github.com/nodekeep/nodekeep/state"
 )
 
 var logsCommand = command{
@@ -118,7 +117,7 @@ func lostText(files, bytes int64) string {
 
 var eventsCommand = command{
 	name: "events", args: "[ALLOC]", short: "prints what happened to the allocs",
-	long: "With --json each line is one event; its token is what --since takes.",
+	long: "Each line begins with the event's token, which is what --since takes, and they come in the order of the tokens. With --json each line is one event.",
 	bind: func(a *app, fs *flag.FlagSet) func(context.Context, []string) error {
 		follow := fs.Bool("f", false, "follow: go on with what happens from now on")
 		since := fs.String("since", "0", "only events after `TOKEN`")
@@ -128,7 +127,7 @@ var eventsCommand = command{
 			}
 			after, err := strconv.ParseUint(*since, 10, 64)
 			if err != nil {
-				return usage("--since %q is no token: take one from the field token of events --json", *since)
+				return usage("--since %q is no token: take one from the beginning of a line of events", *since)
 			}
 			alloc := ""
 			if len(args) == 1 {
@@ -147,9 +146,6 @@ var eventsCommand = command{
 func (a *app) printEvents(ctx context.Context, c *api.Client, after uint64, alloc string, follow bool) error {
 	enc := json.NewEncoder(a.stdout)
 	for e, err := range c.Events(ctx, after, alloc, follow) {
-		if errors.Is(err, state.ErrCompacted) {
-			return fmt.Errorf("events after %d are no longer kept: start without --since, and see nodekeep ps for what is now", after)
-		}
 		if err != nil {
 			return err
 		}
@@ -166,7 +162,7 @@ func (a *app) printEvents(ctx context.Context, c *api.Client, after uint64, allo
 }
 
 func printEvent(w io.Writer, e *api.Event) error {
-	_, err := fmt.Fprintf(w, "%s  %s  %-12s %s: %s\n", e.Time.Local().Format("2006-01-02 15:04:05.000"),
+	_, err := fmt.Fprintf(w, "%6d  %s  %s  %-12s %s: %s\n", e.Token, stamp(e.Time),
 		clean(short(e.Alloc, 8)), clean(e.Task), clean(e.Kind), clean(e.Message))
 	return err
 }

@@ -7,7 +7,10 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os/exec"
+	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -148,8 +151,29 @@ func TestEventsFollow(t *testing.T) {
 	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
 	_ = cmd.Wait()
 	since := b.ok("events", "--json", "--since", "1")
+	newest := last
+	for line := range strings.Lines(since) {
+		var e api.Event
+		require.NoError(t, json.Unmarshal([]byte(line), &e))
+		newest = max(newest, e.Token)
+	}
 	require.NotContains(t, since, `"token":1,`)
-	require.Contains(t, b.ok("events", "two"), "Terminated: Exit code 0")
+	text := b.ok("events", "two")
+	require.Contains(t, text, "Terminated: Exit code 0")
+	form := regexp.MustCompile(`^ *(\d+)  \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}(Z|[+-]\d\d:\d\d)  [0-9a-f]{8}  main +[A-Z][A-Za-z ]+: .+\n$`)
+	tokens := []int{0}
+	for line := range strings.Lines(text) {
+		m := form.FindStringSubmatch(line)
+		require.NotNil(t, m, line)
+		token, err := strconv.Atoi(m[1])
+		require.NoError(t, err)
+		require.Greater(t, token, tokens[len(tokens)-1])
+		tokens = append(tokens, token)
+	}
+	require.Greater(t, len(tokens), 3)
+	require.Empty(t, b.ok("events", "two", "--since", strconv.FormatUint(newest, 10)))
+	b.refused(1, fmt.Sprintf("no event has the token %d yet: the newest is %d", newest+1, newest), "events", "--since", strconv.FormatUint(newest+1, 10))
+	b.refused(1, "no event has the token 99999 yet", "events", "-f", "--since", "99999")
 }
 
 // TestDescendants: what a task starts in any way dies with it.

@@ -30,7 +30,7 @@ completed, 1 if it failed, 130 after Ctrl-C. Driver raw_exec is on.`,
 		r := runConfig{}
 		r.jobs.bind(fs)
 		fs.BoolVar(&r.detach, "detach", false, "leave once the tasks run; run the file again to attach to them")
-		fs.StringVar(&r.runtimeDir, "runtime-dir", "", "`DIR` for sockets and FIFOs, best on tmpfs; default below /run/nodekeep for root")
+		fs.Var(dirFlag{&r.runtimeDir}, "runtime-dir", "`DIR` for sockets and FIFOs, best on tmpfs; default below /run/nodekeep for root")
 		return func(ctx context.Context, args []string) error {
 			if len(args) == 0 {
 				return usage("name a job file: nodekeep run FILE")

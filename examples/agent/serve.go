@@ -23,7 +23,8 @@ and leaves the tasks running: the next serve takes them over. Stop tasks with
 	bind: func(a *app, fs *flag.FlagSet) func(context.Context, []string) error {
 		raw := fs.Bool("enable-raw-exec", false, "run plain processes without isolation (driver raw_exec)")
 		noExec := fs.Bool("disable-exec", false, "refuse nodekeep exec on this node")
-		runtimeDir := fs.String("runtime-dir", "", "`DIR` for sockets and FIFOs, best on tmpfs; default below /run/nodekeep for root")
+		runtimeDir := ""
+		fs.Var(dirFlag{&runtimeDir}, "runtime-dir", "`DIR` for sockets and FIFOs, best on tmpfs; default below /run/nodekeep for root")
 		return func(ctx context.Context, args []string) error {
 			if len(args) > 0 {
 				return usage("serve takes no arguments: apply jobs to it with nodekeep apply FILE")
@@ -32,7 +33,7 @@ and leaves the tasks running: the next serve takes them over. Stop tasks with
 			if err != nil {
 				return err
 			}
-			return a.serve(ctx, nodeConfig{dir: dir, runtimeDir: *runtimeDir, rawExec: *raw, noExec: *noExec})
+			return a.serve(ctx, nodeConfig{dir: dir, runtimeDir: runtimeDir, rawExec: *raw, noExec: *noExec})
 		}
 	},
 }

@@ -235,6 +235,12 @@ func since(t api.Task, now time.Time) string {
 	return age(now.Sub(*from))
 }
 
+// timeForm is how people are shown times, in their zone and with it; JSON has
+// nanoseconds, and UTC.
+const timeForm = "2006-01-02T15:04:05.000Z07:00"
+
+func stamp(t time.Time) string { return t.Local().Format(timeForm) }
+
 // age is a duration in its largest unit.
 func age(d time.Duration) string {
 	switch {
@@ -277,9 +283,9 @@ func printInspection(w io.Writer, in api.Inspection, now time.Time) error {
 	row("desired", string(in.Desired))
 	row("description", in.Description)
 	row("problem", in.Problem)
-	row("created", in.CreatedAt.Format(time.RFC3339Nano))
+	row("created", stamp(in.CreatedAt))
 	if in.FinishedAt != nil {
-		row("finished", in.FinishedAt.Format(time.RFC3339Nano))
+		row("finished", stamp(*in.FinishedAt))
 	}
 	row("directory", in.Dir)
 	if in.Degraded {
@@ -303,7 +309,7 @@ func printInspection(w io.Writer, in api.Inspection, now time.Time) error {
 			}
 		}
 		for _, e := range in.Events[t.Name] {
-			fmt.Fprintf(w, "  %s  %-12s %s\n", e.Time.Local().Format("2006-01-02 15:04:05.000"), clean(e.Kind), clean(e.Message))
+			fmt.Fprintf(w, "  %s  %-12s %s\n", stamp(e.Time), clean(e.Kind), clean(e.Message))
 		}
 	}
 	return nil

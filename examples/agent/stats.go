@@ -43,7 +43,7 @@ func (a *app) stats(ctx context.Context, alloc, task string, interval time.Durat
 		return err
 	}
 	defer c.Close()
-	const row = "%-12s  %-16s  %7s  %10s  %10s  %10s  %5s\n"
+	const row = "%-*s  %-16s  %7s  %10s  %10s  %10s  %5s\n"
 	enc, first := json.NewEncoder(a.stdout), true
 	for u, err := range c.Stats(ctx, alloc, task, interval, follow) {
 		switch {
@@ -54,7 +54,7 @@ func (a *app) stats(ctx context.Context, alloc, task string, interval time.Durat
 			err = enc.Encode(u)
 		default:
 			if first {
-				fmt.Fprintf(a.stdout, row, "TIME", "TASK", "CPU", "MEMORY", "MAX", "ALLOCATED", "PIDS")
+				fmt.Fprintf(a.stdout, row, len(timeForm), "TIME", "TASK", "CPU", "MEMORY", "MAX", "ALLOCATED", "PIDS")
 			}
 			err = printUsage(a.stdout, row, &u)
 		}
@@ -72,7 +72,7 @@ func printUsage(w io.Writer, row string, u *nodekeep.TaskUsage) error {
 		}
 		return text
 	}
-	_, err := fmt.Fprintf(w, row, u.Time.Local().Format("15:04:05.000"), clean(u.Task),
+	_, err := fmt.Fprintf(w, row, len(timeForm), stamp(u.Time), clean(u.Task),
 		known(u.CPU.Measured, "percent", fmt.Sprintf("%.1f%%", u.CPU.Percent)),
 		known(u.Memory.Measured, "usage", inUnits(u.Memory.Usage)), known(u.Memory.Measured, "max", inUnits(u.Memory.Max)),
 		inUnits(u.Memory.Allocated), fmt.Sprint(u.Pids))
