@@ -18,13 +18,13 @@ import (
 // one of its own. A pattern is a directory, or path.Match's notation for several.
 // Test files are free.
 var levels = [][]string{
-	0: {"spec", "state", "driver", "device", "explain", "internal/account", "internal/proctest", "internal/bootclock", "internal/guard", "logmon/internal/logdir", "internal/pluginpb"},
+	0: {"spec", "state", "driver", "explain", "internal/account", "internal/proctest", "internal/bootclock", "internal/guard", "logmon/internal/logdir", "internal/pluginpb"},
 	1: {
-		"taskenv", "allocdir", "logmon", "logmon/tail", "internal/cgroup", "driver/driverconfig", "jobspec",
-		"fingerprint", "internal/pluginproc", "driver/driverplugin/driverpb",
-		"taskrunner/restart", "state/statetest", "driver/drivertest", "device/devicetest", // for the tests of others
+		"taskenv", "allocdir", "logmon", "logmon/tail", "internal/cgroup", "driver/driverconfig", "jobspec", "device",
+		"fingerprint", "internal/pluginproc", "driver/driverplugin/driverpb", "device/deviceplugin/devicepb",
+		"taskrunner/restart", "state/statetest", "driver/drivertest", // for the tests of others
 	},
-	2: {"supervisor", "internal/usage", "internal/pluginwire"},
+	2: {"supervisor", "internal/usage", "internal/pluginwire", "device/devicetest", "device/sysfs"},
 	3: {"driver/rawexec", "driver/exec", "drivermanager", "devicemanager"},
 	4: {"taskrunner", "driver/driverplugin", "device/deviceplugin"},
 	5: {"allocrunner", "taskrunner/taskrunnertest"},
@@ -54,6 +54,7 @@ var unlinked = []struct {
 }{
 	{"spec", []string{"*"}, nil, "a vocabulary costs its reader nothing"},
 	{"driver", []string{"*"}, nil, "whoever writes a driver links only that"},
+	{"device", []string{"*"}, nil, "the same for whoever finds devices"},
 	{"state", []string{"*"}, []string{"go.etcd.io/bbolt/", "golang.org/x/sys/"}, "storage brings the database alone"},
 	{"taskenv", []string{"*", "net", "os/exec", "os/user"}, nil, "it is pure"},
 	{"allocdir", []string{"os/exec", module + "/internal/account"}, nil, "directories are owned by numbers; nothing is looked up by name"},
