@@ -6,14 +6,7 @@ package driverplugin
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"runtime"
-	"strings"
-	"time"
 
 	"github.com/nodekeep/nodekeep/drivermanager"
 	"github.com/nodekeep/nodekeep/internal/pluginproc"
@@ -29,44 +22,22 @@ type Directory struct{ path string }
 func Dir(path string) *Directory { return &Directory{path: path} }
 
 // List names the programs, sorted. On Windows .exe is no part of a name.
-func (d *Directory) List() ([]drivermanager.Program, error) {
-	entries, err := os.ReadDir(d.path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("driverplugin: plugin directory: %w", err)
+func (d *Directory) List() (list []drivermanager.Program, err error) {
+	found, err := pluginproc.Programs(d.path)
+	if err != nil {
+		return nil, fmt.Errorf("driverplugin: %w", err)
 	}
-	var list []drivermanager.Program
-	for _, e := range entries {
-		st, err := os.Stat(filepath.Join(d.path, e.Name()))
-		if err != nil || !st.Mode().IsRegular() || strings.HasPrefix(e.Name(), ".") {
-			continue
-		}
-		name, runs := e.Name(), st.Mode()&0o111 != 0
-		if runtime.GOOS == "windows" {
-			name, runs = strings.CutSuffix(name, ".exe")
-		}
-		if runs {
-			list = append(list, drivermanager.Program{Name: name, ID: fmt.Sprintf("%d bytes of %s", st.Size(), st.ModTime().UTC().Format(time.RFC3339Nano))})
-		}
+	for _, p := range found {
+		list = append(list, drivermanager.Program{Name: p.Name, ID: p.ID})
 	}
-	return list, nil // as ReadDir sorts them
-}
-
-// program is the file of a name. A name is never a way out of the directory.
-func (d *Directory) program(name string) (string, error) {
-	if name == "" || name != filepath.Base(name) || name == "." || name == ".." {
-		return "", fmt.Errorf("driverplugin: %q is no name of a program in %s", name, d.path)
-	}
-	if runtime.GOOS == "windows" {
-		name += ".exe"
-	}
-	return filepath.Abs(filepath.Join(d.path, name))
+	return list, nil
 }
 
 // Launch implements drivermanager.Launcher.
 func (d *Directory) Launch(ctx context.Context, name string, l drivermanager.Launch) (drivermanager.Plugin, error) {
-	path, err := d.program(name)
+	path, err := pluginproc.ProgramPath(d.path, name)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("driverplugin: %w", err)
 	}
 	return launched(Launch(ctx, path, l))
 }
@@ -86,21 +57,13 @@ func launched(p *Plugin, err error) (drivermanager.Plugin, error) {
 
 // Remove implements drivermanager.Launcher.
 func (d *Directory) Remove(record json.RawMessage) error {
-	var rec pluginproc.Record
-	if err := json.Unmarshal(record, &rec); err != nil {
-		return fmt.Errorf("driverplugin: the record cannot be read: %w", err)
+	if err := pluginproc.RemoveRaw(record); err != nil {
+		return fmt.Errorf("driverplugin: %w", err)
 	}
-	return pluginproc.Remove(rec)
+	return nil
 }
 
 // Sweep implements drivermanager.Launcher.
 func (d *Directory) Sweep(dir string, keep []json.RawMessage) error {
-	var kept []pluginproc.Record
-	for _, raw := range keep {
-		var rec pluginproc.Record
-		if err := json.Unmarshal(raw, &rec); err == nil { // one that cannot be read keeps nothing
-			kept = append(kept, rec)
-		}
-	}
-	return pluginproc.Sweep(dir, kept)
+	return pluginproc.SweepRaw(dir, keep)
 }

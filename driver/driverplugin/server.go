@@ -352,7 +352,7 @@ func (s *server) ExecTaskStreaming(stream execServer) error {
 		return pluginwire.Status(errors.New("first message should always be setup"))
 	}
 	in, typed := io.Pipe()
-	sizes := make(latest[driver.TerminalSize], 1)
+	sizes := make(pluginwire.Latest[driver.TerminalSize], 1)
 	out := &outputs{stream: stream}
 	req := driver.ExecRequest{Command: setup.GetCommand(), TTY: setup.GetTty(), Stdin: in, Resize: sizes,
 		Stdout: out.writer(func(b []byte) *driverpb.ExecTaskStreamingResponse {
@@ -402,7 +402,7 @@ func execEnv(ctx context.Context) (env []string, err error) {
 }
 
 // receive hands on what the user types, and the size of the terminal.
-func receive(stream execServer, typed *io.PipeWriter, sizes latest[driver.TerminalSize]) {
+func receive(stream execServer, typed *io.PipeWriter, sizes pluginwire.Latest[driver.TerminalSize]) {
 	for {
 		m, err := stream.Recv()
 		if err != nil {
@@ -410,7 +410,7 @@ func receive(stream execServer, typed *io.PipeWriter, sizes latest[driver.Termin
 			return
 		}
 		if s := m.GetTtySize(); s != nil {
-			sizes.put(driver.TerminalSize{Rows: uint16(max(0, min(s.GetHeight(), 1<<16-1))), Cols: uint16(max(0, min(s.GetWidth(), 1<<16-1)))})
+			sizes.Put(driver.TerminalSize{Rows: uint16(max(0, min(s.GetHeight(), 1<<16-1))), Cols: uint16(max(0, min(s.GetWidth(), 1<<16-1)))})
 		}
 		if in := m.GetStdin(); in != nil {
 			if len(in.GetData()) > 0 && !in.GetClose() {

@@ -15,14 +15,12 @@ import (
 
 	"github.com/nodekeep/nodekeep/driver"
 	"github.com/nodekeep/nodekeep/driver/driverplugin/driverpb"
+	"github.com/nodekeep/nodekeep/internal/pluginwire"
 )
 
 const (
-	// pace is the least time between two messages of a stream that we read: a
-	// plugin that sends without end is held up by its own transport.
-	pace = 20 * time.Millisecond
-	// burst messages may come without it.
-	burst = 100
+	// unread is how many events a slow reader may be behind.
+	unread = 100
 	// reopenMax is the longest pause before a stream that ended is opened again.
 	reopenMax = time.Minute
 	// firstSample is how long Stats waits to learn that there will be none.
@@ -31,71 +29,22 @@ const (
 
 func ended(err error) bool { return errors.Is(err, io.EOF) }
 
-// limiter slows a reader down that was given more than anyone can use.
-type limiter struct {
-	left int
-	at   time.Time
-}
-
-// wait returns at once while there is credit, which grows by one each pace.
-func (l *limiter) wait(ctx context.Context) {
-	now := time.Now()
-	if l.at.IsZero() {
-		l.left = burst
-	} else {
-		l.left = min(burst, l.left+int(now.Sub(l.at)/pace))
-	}
-	if l.left > 0 {
-		l.left--
-		l.at = now
-		return
-	}
-	pause(ctx, pace)
-	l.at = time.Now()
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
-}
-
-// latest gives a reader the newest value there is. It has one writer.
-type latest[T any] chan T
-
-func (l latest[T]) put(v T) {
-	for {
-		select {
-		case l <- v:
-			return
-		default:
-		}
-		select {
-		case <-l: // nobody took it
-		default:
-		}
-	}
-}
-
 // Fingerprint implements driver.Driver. The stream is opened again when the driver
 // ends it; when the process has ended, the channel is closed.
 func (r *remote) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
-	out := make(latest[driver.Fingerprint], 1)
+	out := make(pluginwire.Latest[driver.Fingerprint], 1)
 	r.work.Go(func() {
 		defer close(out)
 		var last *driver.Fingerprint
 		put := func(fp driver.Fingerprint) {
 			if last == nil || last.Health != fp.Health || last.Description != fp.Description || !maps.Equal(last.Attributes, fp.Attributes) {
 				last = &fp
-				out.put(fp)
+				out.Put(fp)
 			}
 		}
-		var slow limiter
+		var slow pluginwire.Limiter
 		for wait := time.Second; ; wait = min(2*wait, reopenMax) {
-			err := r.fingerprints(ctx, func(fp driver.Fingerprint) { put(fp); wait = time.Second; slow.wait(ctx) })
+			err := r.fingerprints(ctx, func(fp driver.Fingerprint) { put(fp); wait = time.Second; slow.Wait(ctx) })
 			if ctx.Err() != nil {
 				return
 			}
@@ -109,7 +58,7 @@ func (r *remote) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, er
 			if errors.Is(err, driver.ErrPluginGone) {
 				return
 			}
-			pause(ctx, wait)
+			pluginwire.Pause(ctx, wait)
 		}
 	})
 	return out, nil
@@ -146,12 +95,12 @@ func (r *remote) Stats(ctx context.Context, id string, interval time.Duration) (
 		cancel()
 		return nil, r.error(ctx, err)
 	}
-	out := make(latest[driver.Usage], 1)
+	out := make(pluginwire.Latest[driver.Usage], 1)
 	first := make(chan error, 1)
 	r.work.Go(func() {
 		defer close(out)
 		defer cancel()
-		var slow limiter
+		var slow pluginwire.Limiter
 		for began := false; ; began = true {
 			m, err := stream.Recv()
 			if !began {
@@ -161,9 +110,9 @@ func (r *remote) Stats(ctx context.Context, id string, interval time.Duration) (
 				return
 			}
 			if m.GetStats() != nil {
-				out.put(usageFrom(m))
+				out.Put(usageFrom(m))
 			}
-			slow.wait(own)
+			slow.Wait(own)
 		}
 	})
 	t := time.NewTimer(firstSample)
@@ -187,10 +136,10 @@ func (r *remote) Events(ctx context.Context) (<-chan driver.Event, error) {
 	if err != nil {
 		return nil, r.error(ctx, err)
 	}
-	out := make(chan driver.Event, burst)
+	out := make(chan driver.Event, unread)
 	r.work.Go(func() {
 		defer close(out)
-		var slow limiter
+		var slow pluginwire.Limiter
 		for {
 			m, err := stream.Recv()
 			if err != nil {
@@ -200,7 +149,7 @@ func (r *remote) Events(ctx context.Context) (<-chan driver.Event, error) {
 			case out <- eventFrom(m):
 			default: // nobody reads
 			}
-			slow.wait(stream.Context())
+			slow.Wait(stream.Context())
 		}
 	})
 	return out, nil
