@@ -206,6 +206,9 @@ func (p *parser) fillBlock(f reflect.Value, path string, b *Block) {
 			f.Set(reflect.New(f.Type().Elem()))
 			p.initial(f.Elem())
 		}
+		if r, ok := f.Interface().(*spec.RestartPolicy); ok && b.First("on_exit") != nil {
+			r.OnExit = nil // a list is an argument too
+		}
 		p.mark(path+".", b.Type, b.Range)
 		p.fill(f.Elem(), path+".", b)
 	case reflect.Struct:
@@ -299,6 +302,12 @@ func (p *parser) assignField(f reflect.Value, path string, arg *node, a *Attr) {
 			v = arg.zero
 		}
 		f.SetInt(int64(v))
+	case []int64:
+		list := make([]int, len(v))
+		for i, n := range v {
+			list[i] = int(n)
+		}
+		f.Set(reflect.ValueOf(list))
 	case []string:
 		f.Set(reflect.ValueOf(append([]string{}, v...)))
 	case map[string]string:

@@ -43,7 +43,7 @@
 // # Blocks
 //
 // Every block, the version of Nomad that brought it ("1.0": that or an earlier
-// one), and who acts on it and on what is in it. "file" is this package, "node" the
+// one; "own": none, it is nodekeep's), and who acts on it and on what is in it. "file" is this package, "node" the
 // runners of every node, "driver" the task's driver, "scheduler" whoever places
 // allocs: nodekeep carries these and leaves them alone. The others are capabilities
 // that a host links as hooks. Job.NotActedOn lists what a given node passes over.
@@ -65,6 +65,7 @@
 //	consul                        1.0    consul
 //	cron                          1.8    schedule
 //	csi_plugin                    1.0    scheduler
+//	depends_on                    own    node
 //	device                        1.0    device
 //	disconnect                    1.8    node, scheduler
 //	dispatch_payload              1.0    payload
@@ -93,6 +94,7 @@
 //	multiregion                   1.0    scheduler
 //	network                       1.0    network
 //	numa                          1.7    scheduler
+//	on_exit                       own    node
 //	options                       1.0    artifact
 //	parameterized                 1.0    scheduler
 //	path                          1.0    connect

@@ -7,6 +7,7 @@ import (
 	_ "embed" // language.txt
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -234,9 +235,15 @@ func (n *node) options(words []string) (err error) {
 	return nil
 }
 
-// newer is the later of two versions "1.n"; "" is the first of all.
+// own is the version of what only nodekeep has.
+const own = "own"
+
+// newer is the later of two versions "1.n"; "" is the first of all, own the last.
 func newer(a, b string) string {
 	minor := func(v string) int {
+		if v == own {
+			return math.MaxInt
+		}
 		_, digits, _ := strings.Cut(v, ".")
 		n, _ := strconv.Atoi(digits)
 		return n
@@ -261,7 +268,7 @@ func camel(name string) string {
 // Entry is a block of the language, as Language lists them.
 type Entry struct {
 	Block string // its name
-	Since string // the version of Nomad that has it; "1.0" is that or earlier
+	Since string // the version of Nomad that has it; "1.0" is that or earlier, "own" none: it is nodekeep's
 	By    []Actor
 	In    []string // the blocks it may stand in; "" is the file
 }

@@ -63,7 +63,7 @@ func fields(t *testing.T, n *node, in reflect.Value, path string) {
 		}
 		want := map[kind][]reflect.Kind{
 			kindPlain: {reflect.String}, kindText: {reflect.String}, kindRaw: {reflect.String}, kindBool: {reflect.Bool},
-			kindInt: {reflect.Int, reflect.Int64}, kindDuration: {reflect.Int64}, kindPlains: {reflect.Slice}, kindTexts: {reflect.Slice},
+			kindInt: {reflect.Int, reflect.Int64}, kindDuration: {reflect.Int64}, kindPlains: {reflect.Slice}, kindTexts: {reflect.Slice}, kindInts: {reflect.Slice},
 			kindMap: {reflect.Map}, kindLists: {reflect.Map}, kindAny: {reflect.Map, reflect.Slice},
 		}[c.kind]
 		require.Contains(t, want, typ.Kind(), path)
@@ -102,6 +102,7 @@ func TestLanguageCoversSpec(t *testing.T) {
 		reflect.TypeFor[spec.Identity](), reflect.TypeFor[spec.Secret](), reflect.TypeFor[spec.Action](), reflect.TypeFor[spec.Network](),
 		reflect.TypeFor[spec.Port](), reflect.TypeFor[spec.Volume](), reflect.TypeFor[spec.VolumeMount](), reflect.TypeFor[spec.Resources](),
 		reflect.TypeFor[spec.DeviceRequest](), reflect.TypeFor[spec.EphemeralDisk](), reflect.TypeFor[spec.Schedule](), reflect.TypeFor[spec.CheckRestart](),
+		reflect.TypeFor[spec.RestartPolicy](), reflect.TypeFor[spec.ExitRule](), reflect.TypeFor[spec.Dependency](),
 	} {
 		for i := range typ.NumField() {
 			tag, _, _ := strings.Cut(typ.Field(i).Tag.Get("json"), ",")
@@ -117,8 +118,7 @@ func TestLanguageCoversSpec(t *testing.T) {
 	slices.Sort(missing)
 	require.Equal(t, []string{
 		"Resources.core_ids", "Resources.granted", // the scheduler's choice
-		"Task.depends_on", // not part of the language
-		"Task.origin",     // comes with config
+		"Task.origin", // comes with config
 	}, missing)
 }
 
