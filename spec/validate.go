@@ -26,6 +26,9 @@ func (a *Alloc) Validate() error {
 	f.enum("desired_status", string(a.DesiredStatus), string(DesiredRun), string(DesiredStop), string(DesiredEvict))
 	f.enum("deployment_status", string(a.DeploymentStatus), string(DeploymentRunning), string(DeploymentSuccessful), string(DeploymentFailed))
 	f.notNegative("index", int64(a.Index))
+	if a.PreviousAlloc != "" && a.PreviousAlloc == a.ID {
+		f.add("previous_alloc", a.PreviousAlloc, "is this alloc itself, which would wait for its own end", "another alloc, or nothing")
+	}
 	a.validateTasks(f)
 	f.networks("networks", a.Networks)
 	for i, p := range a.Ports {

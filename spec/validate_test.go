@@ -30,6 +30,7 @@ var invalid = []struct {
 	{`job_type: "cron" is unknown; allowed: service, batch, system, sysbatch`, func(a *spec.Alloc) { a.JobType = "cron" }},
 	{`desired_status: "maybe" is unknown; allowed: run, stop, evict`, func(a *spec.Alloc) { a.DesiredStatus = "maybe" }},
 	{`index: -1 is negative; allowed: 0 or more`, func(a *spec.Alloc) { a.Index = -1 }},
+	{`previous_alloc: "a" is this alloc itself, which would wait for its own end; allowed: another alloc, or nothing`, func(a *spec.Alloc) { a.ID, a.PreviousAlloc = "a", "a" }},
 	{`tasks: is empty; allowed: one task or more`, func(a *spec.Alloc) { a.Tasks = nil }},
 	{`tasks[1].name: "alloc" is reserved; allowed: any but ".", ".." and "alloc", in any case`, func(a *spec.Alloc) { a.Tasks[1].Name = "alloc" }},
 	{`tasks[1].name: "WEB" is there already: task "web"; allowed: names that differ in more than case`, func(a *spec.Alloc) { a.Tasks[1].Name = "WEB" }},
