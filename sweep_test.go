@@ -224,7 +224,11 @@ func (s deadStore) Update(fn func(state.Tx) error) error {
 	if err := s.d.gone(); err != nil {
 		return err
 	}
-	return s.Crash.Update(fn)
+	err := s.Crash.Update(fn)
+	if errors.Is(err, statetest.ErrCrash) {
+		s.d.dead.Store(true) // before its caller goes on
+	}
+	return err
 }
 
 // reach asks for something, again if the agent has died meanwhile, until ok.
