@@ -4,7 +4,7 @@
 // Package api is the HTTP API of a node on a unix socket, and its Go client.
 // Whoever may open the socket may do everything: it is 0600 and its owner's.
 //
-//	GET  /v1/agent                          who serves here, and whether its disk fails
+//	GET  /v1/agent                          who serves here, with which drivers, and whether its disk fails
 //	GET  /v1/allocs                         every alloc, a JSON array
 //	GET  /v1/allocs?follow=1[&id=ID…]       one alloc a line, again at each change
 //	GET  /v1/allocs/REF                     one alloc with everything
@@ -55,6 +55,7 @@ type Reader interface {
 	Alloc(id string) (nodekeep.AllocStatus, bool)
 	Changed() <-chan struct{}
 	Dir(id string) (*allocdir.Dir, bool)
+	Drivers() []nodekeep.DriverStatus
 }
 
 // EventReader is how the API reads an agent's events. *nodekeep.Agent is one.
@@ -224,10 +225,12 @@ type info struct {
 	Version  string `json:"version"`
 	PID      int    `json:"pid"`
 	Degraded string `json:"degraded,omitempty"` // why what is wanted cannot be written; tried again
+
+	Drivers []nodekeep.DriverStatus `json:"drivers"`
 }
 
 func (s *server) agent(w http.ResponseWriter, _ *http.Request) error {
-	i := info{Version: s.Version, PID: os.Getpid()}
+	i := info{Version: s.Version, PID: os.Getpid(), Drivers: s.Agent.Drivers()}
 	if s.Jobs != nil {
 		if err := s.Jobs.Fault(); err != nil {
 			i.Degraded = Plain(err)

@@ -18,6 +18,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/nodekeep/nodekeep"
 )
 
 // Client speaks to an agent through its socket. It is safe for concurrent use;
@@ -52,6 +54,14 @@ func (c *Client) Degraded(ctx context.Context) (why string, err error) {
 	var i info
 	err = c.call(ctx, http.MethodGet, "/v1/agent", nil, &i)
 	return i.Degraded, err
+}
+
+// Drivers are the drivers of the node, sorted by name; none from an agent that does
+// not tell.
+func (c *Client) Drivers(ctx context.Context) ([]nodekeep.DriverStatus, error) {
+	var i info
+	err := c.call(ctx, http.MethodGet, "/v1/agent", nil, &i)
+	return i.Drivers, err
 }
 
 // Inspect tells everything about the alloc that ref names.

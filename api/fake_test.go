@@ -141,6 +141,10 @@ func (f *fake) Dir(id string) (*allocdir.Dir, bool) {
 	return d, err == nil
 }
 
+func (f *fake) Drivers() []nodekeep.DriverStatus {
+	return []nodekeep.DriverStatus{{Name: "raw_exec", Version: "1", Detected: true, Healthy: true}}
+}
+
 func (f *fake) call(format string, args ...any) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -31,8 +31,13 @@ func TestDisabled(t *testing.T) {
 	r.cfg = Config{}
 	r.renew()
 	_, err := r.d.Start(r.ctx(), r.sh("a/web/1", "true"))
-	require.ErrorContains(t, err, "rawexec.Config{Enabled: true}")
+	require.ErrorContains(t, err, "set rawexec.Config.Enabled")
 	require.False(t, driver.IsRecoverable(err))
+	r.cfg.HowToEnable = "start it with --raw"
+	r.renew()
+	_, err = r.d.Start(r.ctx(), r.sh("a/web/1", "true"))
+	require.ErrorContains(t, err, "run without isolation: start it with --raw")
+	require.NotContains(t, err.Error(), "Config")
 	fps, err := r.d.Fingerprint(r.ctx())
 	require.NoError(t, err)
 	require.Equal(t, driver.Undetected, (<-fps).Health)

@@ -63,8 +63,11 @@ const version = "1.0.0"
 
 // Config is what the host decides. The zero value is a driver that refuses.
 type Config struct {
-	Enabled   bool
-	NoCgroups bool // for every task, whatever it says
+	Enabled bool
+	// HowToEnable is what users of the host do to have Enabled set, such as "start the
+	// node with --enable-raw-exec", for messages. Default: that field's name.
+	HowToEnable string
+	NoCgroups   bool // for every task, whatever it says
 	// DeniedEnv are variables no task gets: shell patterns, such as "AWS_*".
 	DeniedEnv []string
 	// DeniedUsers may not be run as: names, uids and ranges of uids such as
@@ -147,7 +150,11 @@ func (d *rawexec) supported() error {
 
 func (d *rawexec) enabled() error {
 	if !d.cfg.Enabled {
-		return errors.New("rawexec: disabled on this node: its tasks run without isolation; enable it with rawexec.Config{Enabled: true}")
+		how := d.cfg.HowToEnable
+		if how == "" {
+			how = "set rawexec.Config.Enabled"
+		}
+		return fmt.Errorf("rawexec: turned off on this node, for its tasks run without isolation: %s", how)
 	}
 	return nil
 }

@@ -46,7 +46,14 @@ func (a *app) apply(ctx context.Context, files []string, flags jobFlags, until s
 		return err
 	}
 	defer c.Close()
-	ids, err := c.Apply(ctx, jobs)
+	drivers, err := c.Drivers(ctx)
+	if err == nil {
+		err = checkDrivers(jobs, drivers)
+	}
+	if err != nil {
+		return err
+	}
+	ids, err := c.Apply(ctx, jobsOf(jobs))
 	if err != nil {
 		return err
 	}

@@ -63,9 +63,13 @@ func (f *jobFlags) config(file jobspec.File) (jobspec.ParseConfig, error) {
 type fileError struct {
 	file   string
 	faults *jobspec.Error
+	other  bool // it is valid, but not for this node
 }
 
 func (e *fileError) Error() string {
+	if e.other {
+		return fmt.Sprintf("%s cannot run on this node: see the lines shown above", e.file)
+	}
 	return fmt.Sprintf("%s is not a valid job file: correct the lines shown above", e.file)
 }
 
@@ -85,6 +89,7 @@ func colored(w io.Writer) bool {
 // parsedJob is a job file that was read.
 type parsedJob struct {
 	file string
+	src  jobspec.File
 	spec *jobspec.Job
 	job  api.Job
 }
@@ -92,14 +97,12 @@ type parsedJob struct {
 // parseJobs reads job files, one job each; "-" is the standard input. Faults of
 // all files are in the error. What was read with a doubt, and what this node does
 // not do of what a job asks for, is told on stderr.
-func (a *app) parseJobs(files []string, flags jobFlags) ([]api.Job, error) {
+func (a *app) parseJobs(files []string, flags jobFlags) ([]parsedJob, error) {
 	parsed, err := readJobs(files, flags)
 	if err != nil {
 		return nil, err
 	}
-	var jobs []api.Job
 	for _, p := range parsed {
-		jobs = append(jobs, p.job)
 		_ = jobspec.RenderDiagnostics(a.stderr, p.spec.Warnings, colored(a.stderr))
 		var names []string
 		for _, n := range p.spec.NotActedOn(append(slices.Clone(capabilities), jobspec.ByScheduler)...) {
@@ -111,7 +114,15 @@ func (a *app) parseJobs(files []string, flags jobFlags) ([]api.Job, error) {
 			fmt.Fprintf(a.stderr, "nodekeep: job %s: this node does not act on %s: see nodekeep job plan %s\n", p.job.ID, strings.Join(names, ", "), p.file)
 		}
 	}
-	return jobs, nil
+	return parsed, nil
+}
+
+func jobsOf(parsed []parsedJob) []api.Job {
+	jobs := make([]api.Job, len(parsed))
+	for i, p := range parsed {
+		jobs[i] = p.job
+	}
+	return jobs
 }
 
 func readJobs(files []string, flags jobFlags) ([]parsedJob, error) {
@@ -174,18 +185,18 @@ func readJob(name string, flags jobFlags) (p parsedJob, err error) {
 	var faults *jobspec.Error
 	switch {
 	case errors.As(err, &faults):
-		return p, &fileError{file.Name, faults}
+		return p, &fileError{file: file.Name, faults: faults}
 	case err != nil:
 		return p, fmt.Errorf("%s: %w", name, err)
 	}
 	if faults := configFaults(parsed, file); faults != nil {
-		return p, &fileError{file.Name, faults}
+		return p, &fileError{file: file.Name, faults: faults}
 	}
 	allocs, err := parsed.Allocs(jobspec.AllocOptions{Time: time.Now().UTC()})
 	if err != nil {
 		return p, fmt.Errorf("%s: %w", name, err)
 	}
-	p = parsedJob{name, parsed, api.Job{Namespace: parsed.Namespace, ID: parsed.ID, Allocs: allocs}}
+	p = parsedJob{name, file, parsed, api.Job{Namespace: parsed.Namespace, ID: parsed.ID, Allocs: allocs}}
 	if p.job.Namespace == "" {
 		p.job.Namespace = spec.DefaultNamespace
 	}
@@ -230,8 +241,14 @@ func diagnostic(err error, task string, at jobspec.Range, file jobspec.File) job
 			d.Line, d.Column, d.EndLine, d.EndColumn, d.Width = e.Origin.Line, e.Origin.Column, e.Origin.Line, e.Origin.Column+1, 1
 		}
 	}
-	if lines := strings.Split(string(file.Src), "\n"); d.Line <= len(lines) {
-		d.Source = strings.TrimRight(lines[d.Line-1], "\r")
-	}
+	d.Source = sourceLine(file, d.Line)
 	return d
+}
+
+// sourceLine is the n-th line of a file; empty if it has none.
+func sourceLine(file jobspec.File, n int) string {
+	if lines := strings.Split(string(file.Src), "\n"); n > 0 && n <= len(lines) {
+		return strings.TrimRight(lines[n-1], "\r")
+	}
+	return ""
 }

@@ -11,9 +11,10 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
-	"github.com/nodekeep/nodekeep/driver/rawexec"
+	"github.com/nodekeep/nodekeep"
 	"github.com/nodekeep/nodekeep/jobspec"
 )
 
@@ -29,10 +30,10 @@ It reads both forms.`,
 		flags.bind(fs)
 		hcl := fs.Bool("hcl", false, "format: print the evaluated job in HCL")
 		write := fs.Bool("write", false, "format: write the result to the file instead of printing it")
-		return func(_ context.Context, args []string) error {
+		return func(ctx context.Context, args []string) error {
 			verbs := map[string]func([]string) error{
-				"validate": func(files []string) error { return a.validateJobs(files, flags) },
-				"plan":     func(files []string) error { return a.planJobs(files, flags) },
+				"validate": func(files []string) error { return a.validateJobs(ctx, files, flags) },
+				"plan":     func(files []string) error { return a.planJobs(ctx, files, flags) },
 				"format":   func(files []string) error { return a.formatJobs(files, flags, *hcl, *write) },
 			}
 			switch {
@@ -60,13 +61,14 @@ type validJob struct {
 
 // validateJobs checks each file. With --json everything is in the output, and
 // the exit code alone says that something is wrong.
-func (a *app) validateJobs(files []string, flags jobFlags) error {
+func (a *app) validateJobs(ctx context.Context, files []string, flags jobFlags) error {
+	drivers := a.knownDrivers(ctx)
 	if !a.json {
 		parsed, err := readJobs(files, flags)
 		for _, p := range parsed {
-			_ = jobspec.RenderDiagnostics(a.stderr, p.spec.Warnings, colored(a.stderr))
+			_ = jobspec.RenderDiagnostics(a.stderr, warnings(p, drivers), colored(a.stderr))
 			if err == nil {
-				fmt.Fprintf(a.stdout, "%s: job %s is valid, %d allocs\n", p.file, p.job.ID, len(p.job.Allocs))
+				fmt.Fprintf(a.stdout, "%s: job %s is valid, %s\n", p.file, p.job.ID, count(len(p.job.Allocs), "alloc"))
 			}
 		}
 		return err
@@ -80,7 +82,7 @@ func (a *app) validateJobs(files []string, flags jobFlags) error {
 		var use *usageError
 		switch {
 		case err == nil:
-			list[i].Diagnostics = append(list[i].Diagnostics, p.spec.Warnings...)
+			list[i].Diagnostics = append(list[i].Diagnostics, warnings(p, drivers)...)
 			continue
 		case errors.As(err, &use):
 			return err
@@ -117,19 +119,20 @@ type plannedAlloc struct {
 type plannedTask struct {
 	Name      string `json:"name"`
 	Driver    string `json:"driver"`
-	Available bool   `json:"driver_available"` // in this program
+	Available bool   `json:"driver_available"` // on this node
 	Lifecycle string `json:"lifecycle"`        // main, or when it runs beside the mains
 }
 
-func (a *app) planJobs(files []string, flags jobFlags) error {
+func (a *app) planJobs(ctx context.Context, files []string, flags jobFlags) error {
 	parsed, err := readJobs(files, flags)
 	if err != nil {
 		return err
 	}
+	drivers := a.knownDrivers(ctx)
 	plans := make([]plannedJob, len(parsed))
 	for i, p := range parsed {
-		plans[i] = plan(p)
-		_ = jobspec.RenderDiagnostics(a.stderr, p.spec.Warnings, colored(a.stderr))
+		plans[i] = plan(p, drivers)
+		_ = jobspec.RenderDiagnostics(a.stderr, warnings(p, drivers), colored(a.stderr))
 	}
 	if a.json {
 		return a.printJSON(plans)
@@ -143,7 +146,13 @@ func (a *app) planJobs(files []string, flags jobFlags) error {
 	return nil
 }
 
-func plan(p parsedJob) plannedJob {
+// warnings are what was read with a doubt, and the drivers that are not known: the
+// file may be for another node.
+func warnings(p parsedJob, drivers []nodekeep.DriverStatus) []jobspec.Diagnostic {
+	return append(slices.Clone(p.spec.Warnings), driverFaults(p, drivers, jobspec.SeverityWarning)...)
+}
+
+func plan(p parsedJob, drivers []nodekeep.DriverStatus) plannedJob {
 	j := plannedJob{
 		File: p.file, Job: p.job.ID, Namespace: p.job.Namespace, Type: "service", Allocs: []plannedAlloc{},
 		NotActedOn: append([]jobspec.Note{}, p.spec.NotActedOn(capabilities...)...),
@@ -161,7 +170,8 @@ func plan(p parsedJob) plannedJob {
 					when += " sidecar"
 				}
 			}
-			pa.Tasks = append(pa.Tasks, plannedTask{t.Name, t.Driver, t.Driver == rawexec.Name, when})
+			fault, _ := driverFault(t.Driver, drivers)
+			pa.Tasks = append(pa.Tasks, plannedTask{t.Name, t.Driver, fault == "", when})
 		}
 		j.Allocs = append(j.Allocs, pa)
 	}
@@ -169,13 +179,13 @@ func plan(p parsedJob) plannedJob {
 }
 
 func (j *plannedJob) print(w io.Writer) {
-	fmt.Fprintf(w, "%s: %s job %s in namespace %s, %d allocs\n", j.File, j.Type, j.Job, j.Namespace, len(j.Allocs))
+	fmt.Fprintf(w, "%s: %s job %s in namespace %s, %s\n", j.File, j.Type, j.Job, j.Namespace, count(len(j.Allocs), "alloc"))
 	for _, al := range j.Allocs {
 		fmt.Fprintf(w, "  %s  %s\n", al.Name, al.ID)
 		for _, t := range al.Tasks {
 			missing := ""
 			if !t.Available {
-				missing = "  (this node has no such driver)"
+				missing = "  (no driver for it on this node)"
 			}
 			fmt.Fprintf(w, "    %-16s %-10s %s%s\n", t.Name, t.Driver, t.Lifecycle, missing)
 		}
@@ -221,7 +231,7 @@ func (a *app) format(name string, flags jobFlags, hcl bool) ([]byte, error) {
 		text, err := jobspec.FormatHCL(file)
 		var faults *jobspec.Error
 		if errors.As(err, &faults) {
-			return nil, &fileError{file.Name, faults}
+			return nil, &fileError{file: file.Name, faults: faults}
 		}
 		return text, err
 	}
@@ -232,7 +242,7 @@ func (a *app) format(name string, flags jobFlags, hcl bool) ([]byte, error) {
 	job, err := jobspec.Parse(cfg)
 	var faults *jobspec.Error
 	if errors.As(err, &faults) {
-		return nil, &fileError{file.Name, faults}
+		return nil, &fileError{file: file.Name, faults: faults}
 	}
 	if err != nil {
 		return nil, err

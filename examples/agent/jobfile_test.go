@@ -71,7 +71,7 @@ func TestJobValidate(t *testing.T) {
 	jobDir(t)
 	code, out, errs := jobCommandLine(t, "job", "validate", "hello.hcl", "--var", "who=me")
 	require.Zero(t, code, errs)
-	require.Equal(t, "hello.hcl: job hello is valid, 1 allocs\n", out)
+	require.Equal(t, "hello.hcl: job hello is valid, 1 alloc\n", out)
 
 	code, out, _ = jobCommandLine(t, "job", "validate", "--var-file", "vars.hcl", "hello.hcl")
 	require.Zero(t, code)
@@ -117,7 +117,7 @@ func TestJobPlan(t *testing.T) {
 	code, out, errs := jobCommandLine(t, "job", "plan", "hello.hcl", "--var-file", "vars.hcl")
 	require.Zero(t, code, errs)
 	require.Contains(t, out, "hello.hcl: service job hello in namespace default, 2 allocs\n  hello.g[0]  ")
-	require.Contains(t, out, "    t                raw_exec   main\n    other            docker     prestart sidecar  (this node has no such driver)\n")
+	require.Contains(t, out, "    t                raw_exec   main\n    other            docker     prestart sidecar  (no driver for it on this node)\n")
 	require.Contains(t, out, "datacenters in job \"hello\": is a scheduler's (line 7)\n")
 	require.Contains(t, out, "template in job \"hello\", group \"g\", task \"t\": needs the capability template (line 16)\n")
 

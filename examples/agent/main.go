@@ -192,21 +192,30 @@ func commands() []command {
 }
 
 func unknownCommand(name string) error {
-	best, dist := "", 4
+	var names []string
 	for _, c := range commands() {
+		names = append(names, c.name)
+	}
+	if best := closest(name, names); best != "" {
+		return usage("unknown command %q: did you mean %q? See nodekeep --help", name, best)
+	}
+	return usage("unknown command %q: see nodekeep --help", name)
+}
+
+// closest is the word that was most likely meant by name; empty if none is near.
+func closest(name string, words []string) string {
+	best, dist := "", 4
+	for _, w := range words {
 		// Words that begin alike may differ more.
 		limit := max(1, len(name)/3)
-		if name != "" && name[0] == c.name[0] {
+		if name != "" && w != "" && name[0] == w[0] {
 			limit++
 		}
-		if d := distance(name, c.name); d <= limit && d < dist || len(name) > 1 && strings.HasPrefix(c.name, name) {
-			best, dist = c.name, d
+		if d := distance(name, w); d <= limit && d < dist || len(name) > 1 && strings.HasPrefix(w, name) {
+			best, dist = w, d
 		}
 	}
-	if best == "" {
-		return usage("unknown command %q: see nodekeep --help", name)
-	}
-	return usage("unknown command %q: did you mean %q? See nodekeep --help", name, best)
+	return best
 }
 
 // distance is the number of edits between two words (Levenshtein).

@@ -71,7 +71,7 @@ func openNode(ctx context.Context, cfg nodeConfig) (*node, error) {
 	agent, err := nodekeep.New(nodekeep.Config{
 		DataDir:    cfg.dir,
 		RuntimeDir: cfg.runtimeDir,
-		Drivers:    []nodekeep.DriverFunc{rawexec.New(rawexec.Config{Enabled: cfg.rawExec})},
+		Drivers:    []nodekeep.DriverFunc{rawexec.New(rawexec.Config{Enabled: cfg.rawExec, HowToEnable: "start it with nodekeep serve --enable-raw-exec"})},
 		Exec:       nodekeep.ExecPolicy{Disabled: cfg.noExec},
 		Log:        cfg.log,
 	})

@@ -256,3 +256,11 @@ func (f *follower) followLog(ctx context.Context, id, task, label string, stderr
 		}
 	}
 }
+
+// count is "1 alloc", "2 allocs".
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

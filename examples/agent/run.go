@@ -53,10 +53,14 @@ func (a *app) runFiles(ctx context.Context, files []string, cfg runConfig) error
 	if err != nil {
 		return err
 	}
-	jobs, err := a.parseJobs(files, cfg.jobs)
+	parsed, err := a.parseJobs(files, cfg.jobs)
+	if err == nil {
+		err = checkDrivers(parsed, ownDrivers())
+	}
 	if err != nil {
 		return err
 	}
+	jobs := jobsOf(parsed)
 	if _, err := os.Stat(data); errors.Is(err, fs.ErrNotExist) {
 		defer os.Remove(data) // if it is empty again
 	}

@@ -367,10 +367,8 @@ func checkDriver(drivers map[string]nodekeep.DriverStatus, name string) error {
 	switch {
 	case !ok:
 		return fmt.Errorf("%w %q: this node has %s", nodekeep.ErrUnknownDriver, name, strings.Join(slices.Sorted(maps.Keys(drivers)), ", "))
-	case !d.Detected && name == "raw_exec":
-		return errors.New("driver raw_exec is turned off on this node: start it with nodekeep serve --enable-raw-exec")
 	case !d.Detected:
-		return fmt.Errorf("driver %s does not work here: %s", name, d.Description)
+		return fmt.Errorf("driver %s does not work here: %s", name, api.Plain(errors.New(d.Description)))
 	}
 	return nil
 }
