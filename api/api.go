@@ -58,13 +58,6 @@ type Reader interface {
 	Drivers() []nodekeep.DriverStatus
 }
 
-// EventReader is how the API reads an agent's events. *nodekeep.Agent is one.
-type EventReader interface {
-	Events(ctx context.Context, after uint64) iter.Seq2[nodekeep.Event, error]
-	EventsSince(after uint64, max int) ([]nodekeep.Event, error)
-	EventBounds() (oldest, newest uint64, err error)
-}
-
 // Operator is what the API does with an agent. *nodekeep.Agent is one.
 type Operator interface {
 	Stop(ctx context.Context, id string, r allocrunner.KillRequest) error
@@ -75,11 +68,13 @@ type Operator interface {
 	Stats(ctx context.Context, id, task string, interval time.Duration) iter.Seq2[nodekeep.TaskUsage, error]
 }
 
-// Agent is all of them.
+// Agent is both, and its events.
 type Agent interface {
 	Reader
-	EventReader
 	Operator
+	Events(ctx context.Context, after uint64) iter.Seq2[nodekeep.Event, error]
+	EventsSince(after uint64, max int) ([]nodekeep.Event, error)
+	EventBounds() (oldest, newest uint64, err error)
 }
 
 // Job is what is wanted of one job: its allocs, one for each group and index.
@@ -90,13 +85,35 @@ type Job struct {
 	Allocs    []*spec.Alloc `json:"allocs"`
 }
 
+// Change is what an apply does to an alloc.
+type Change string
+
+// The changes.
+const (
+	ChangeNew       Change = "new"       // nothing ran in its place
+	ChangeReplaced  Change = "replaced"  // it takes the place of Applied.Replaces, which is stopped or is over
+	ChangeUpdated   Change = "updated"   // in place: what runs goes on
+	ChangeUnchanged Change = "unchanged" // as before
+	ChangeStopped   Change = "stopped"   // no longer part of the job
+)
+
+// Applied is what an apply does to one alloc.
+type Applied struct {
+	ID        string `json:"id"`
+	Namespace string `json:"namespace"`
+	Job       string `json:"job"`
+	Group     string `json:"group"`
+	Index     int    `json:"index"`
+	Change    Change `json:"change"`
+	Replaces  string `json:"replaces,omitempty"` // an alloc's id
+}
+
 // Jobs is where a node without a control plane keeps what it shall run. All
 // methods return once the wish is on disk and handed to the agent.
 type Jobs interface {
 	// Apply makes jobs the desired state: all of them or, on an error, none. It
-	// returns the ids of the allocs that belong to them now. Faults of the jobs
-	// are ErrInvalid.
-	Apply(ctx context.Context, jobs []Job) (ids []string, err error)
+	// returns what becomes of each of their allocs. Faults of the jobs are ErrInvalid.
+	Apply(ctx context.Context, jobs []Job) ([]Applied, error)
 	// Stop makes the alloc's desired status stop; nodekeep.ErrNoAlloc if it is not
 	// one of a job's.
 	Stop(ctx context.Context, allocID string) error

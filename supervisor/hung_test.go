@@ -17,7 +17,7 @@ import (
 
 // impatient shortens the bounds of silence.
 func (r *rig) impatient() {
-	r.p.silence, r.p.hung = 100*time.Millisecond, 400*time.Millisecond
+	r.p.silence, r.p.hung = 100*time.Millisecond, 2*time.Second
 }
 
 func (r *rig) warned(text string) bool {
