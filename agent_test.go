@@ -296,7 +296,7 @@ func TestSecondAgentIsLockedOut(t *testing.T) {
 	began := time.Now()
 	_, err := New(n.cfg)
 	require.ErrorIs(t, err, state.ErrLocked)
-	require.Less(t, time.Since(began), 6*time.Second)
+	require.Less(t, time.Since(began), 10*time.Second, "6 s, and what a busy machine adds")
 	n.apply(1, alloc("a", 1, spec.JobService))
 	n.status("a", allocrunner.Running)
 	n = n.again() // the first one gone, it opens

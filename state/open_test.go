@@ -122,7 +122,7 @@ func TestSecondAgent(t *testing.T) {
 			!strings.Contains(err.Error(), "another agent") || !strings.Contains(err.Error(), fmt.Sprint("pid ", os.Getpid())) {
 			t.Errorf("got %v", err)
 		}
-		if after > 6*time.Second {
+		if after > 12*time.Second { // 6 s, and what a busy machine adds
 			t.Errorf("after %s", after)
 		}
 	}

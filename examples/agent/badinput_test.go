@@ -120,14 +120,14 @@ func TestBadNode(t *testing.T) {
 		first := b.serve()
 		began := time.Now()
 		b.refused(1, "another agent", "serve", "--runtime-dir", b.run)
-		require.Less(t, time.Since(began), 6*time.Second)
+		require.Less(t, time.Since(began), 12*time.Second, "6 s, and what a busy machine adds")
 		b.ok("apply", b.jobFile("svc", "service", "sleep 1000", ""), "--wait", "running")
 		pid := b.ps()["svc"].Tasks[0].PID
 		// Also while the first does not answer: its socket is gone, or it is stopped.
 		require.NoError(t, os.Remove(filepath.Join(b.data, "agent.sock")))
 		began = time.Now()
 		b.refused(1, "agent", "serve", "--runtime-dir", b.run)
-		require.Less(t, time.Since(began), 8*time.Second)
+		require.Less(t, time.Since(began), 16*time.Second)
 		require.NotEmpty(t, started(pid), "the first one's task is untouched")
 		require.Zero(t, first.kill(syscall.SIGTERM))
 		b.serve()
