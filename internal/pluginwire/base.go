@@ -37,7 +37,14 @@ var (
 	ErrVersion = errors.New("no common version of the plugin wire")
 	// ErrIdentity says that a plugin does not say properly who it is.
 	ErrIdentity = errors.New("the plugin does not say who it is")
+	// ErrKind says that a plugin is one of another kind; it is an ErrIdentity.
+	ErrKind error = otherKind{}
 )
+
+type otherKind struct{}
+
+func (otherKind) Error() string        { return "a plugin of another kind" }
+func (otherKind) Is(target error) bool { return target == ErrIdentity }
 
 var (
 	versionForm = regexp.MustCompile(`^v?[0-9]+(\.[0-9]+){0,2}([-+][0-9A-Za-z.+-]*)?$`)
@@ -63,7 +70,11 @@ func Meet(ctx context.Context, conn grpc.ClientConnInterface, want pluginpb.Plug
 	b.Name, b.Version = info.GetName(), info.GetPluginVersion()
 	switch {
 	case info.GetType() != want:
-		return nil, fmt.Errorf("%w: it is of type %v, not %v", ErrIdentity, info.GetType(), want)
+		kind := ErrIdentity
+		if t := info.GetType(); t == pluginpb.PluginType_DRIVER || t == pluginpb.PluginType_DEVICE {
+			kind = ErrKind
+		}
+		return nil, fmt.Errorf("%w: it is of type %v, not %v", kind, info.GetType(), want)
 	case !nameForm.MatchString(b.Name):
 		return nil, fmt.Errorf("%w: name %.40q", ErrIdentity, b.Name)
 	case !versionForm.MatchString(b.Version) || len(b.Version) > 128:
