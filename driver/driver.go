@@ -264,8 +264,9 @@ type TaskStatus struct {
 	StartedAt time.Time
 	ExitedAt  time.Time // zero while running
 	Exit      *ExitResult
-	// Attrs are the driver's own. One is known to runners: "adopted" is "true" when
-	// whoever started the task and kept the time of its stop has died meanwhile.
+	// Attrs are the driver's own. Two are known to runners: "adopted" is "true" when
+	// whoever started the task and kept the time of its stop has died meanwhile,
+	// "output_lost" is when the last output of a task that has ended may be lost.
 	Attrs map[string]string
 }
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -370,6 +371,11 @@ func (o *operation) recoveredTask(ctx context.Context, drv driver.Driver) result
 	o.out.info, o.out.by, o.out.redo = drv.Info(), make([]Contribution, len(o.hooks)), nil
 	st := o.inspect(ctx, drv)
 	res := result{orphan: st.Attrs["adopted"] == "true"}
+	if st.Attrs["output_lost"] == "true" {
+		id := o.snap.Handle.TaskID
+		o.log.Warn("the last output of the task may be lost", "task_id", id)
+		(&control{r: o.TaskRunner, log: o.log}).emit(OutputLost, map[string]string{"task_id": id, "attempt": strconv.Itoa(o.snap.Attempt)})
+	}
 	d := settle
 	switch {
 	case o.snap.Phase == Stopping, st.State == "running", !o.any(cbPrestart) && !o.any(cbPoststart):

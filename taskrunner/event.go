@@ -45,6 +45,7 @@ const (
 	AllocUnhealthy      Kind = "Alloc Unhealthy"
 	DeviceEvent         Kind = "Device"
 	Leaked              Kind = "Leaked"
+	OutputLost          Kind = "Output Lost"
 )
 
 // Event is something that happened to the task. Attrs hold the facts; Text makes
@@ -100,6 +101,8 @@ func (e Event) Text() string {
 		return "Waiting to hear from the control plane before starting again"
 	case HookFailed:
 		return join("Hook "+a("hook")+" failed in "+a("callback"), a("error"))
+	case OutputLost:
+		return "The task ended while nobody was there to read its output: the last of it may be lost"
 	case Leaked:
 		return join("The task could not be ended and may still run", a("error"))
 	}

@@ -194,6 +194,43 @@ func TestDiesWhileStopping(t *testing.T) {
 	}
 }
 
+// Output that was lost because nobody was there to read it is told once, before
+// the exit.
+func TestOutputLostIsAnEvent(t *testing.T) {
+	for name, lost := range map[string]bool{"lost": true, "kept": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.task().Restart = &spec.RestartPolicy{Mode: spec.RestartFail}
+				w.fake.Script = script(exits(time.Minute, 3))
+				w.start().detach()
+				w.fake.Orphan()
+				if lost {
+					w.fake.Mute()
+				}
+				time.Sleep(2 * time.Minute)
+				s := w.start().end()
+				var seen []string
+				for _, e := range s.Events {
+					switch e.Kind {
+					case taskrunner.OutputLost:
+						require.Equal(t, map[string]string{"task_id": "a1/web/0", "attempt": "0"}, e.Attrs)
+						require.Contains(t, e.Text(), "may be lost")
+						fallthrough
+					case taskrunner.Terminated:
+						seen = append(seen, string(e.Kind))
+					}
+				}
+				want := []string{"Terminated"}
+				if lost {
+					want = []string{"Output Lost", "Terminated"}
+				}
+				require.Equal(t, want, seen)
+			})
+		})
+	}
+}
+
 // A kill that was persisted and not carried out is carried out.
 func TestPersistedKill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -90,6 +90,16 @@ func (f *Fake) Orphan() {
 	}
 }
 
+// Mute makes the last output of all tasks be lost, if they have ended or end
+// before they are recovered.
+func (f *Fake) Mute() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range f.procs {
+		p.silent = true
+	}
+}
+
 // Lose makes the driver forget all tasks for good: Recover finds none, though
 // their processes live until Destroy gets a proof of them.
 func (f *Fake) Lose() {

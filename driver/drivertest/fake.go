@@ -107,6 +107,7 @@ type process struct {
 	killT   time.Time
 	lost    bool // no Recover finds it
 	adopted bool // whoever kept the time of its stop has died
+	silent  bool // … and was not there when it ended, so that output was lost
 }
 
 type disturbance struct {
@@ -450,6 +451,9 @@ func (f *Fake) Inspect(_ context.Context, id string) (driver.TaskStatus, error) 
 	st := driver.TaskStatus{ID: id, State: "running", Attrs: map[string]string{"adopted": fmt.Sprint(p.adopted)}}
 	if p.ended() {
 		st.State, st.Exit = "exited", &p.exit
+		if p.silent {
+			st.Attrs["output_lost"] = "true"
+		}
 	}
 	return st, nil
 }

@@ -130,6 +130,9 @@ func (d *rawexec) Inspect(ctx context.Context, id string) (driver.TaskStatus, er
 	}
 	out := driver.TaskStatus{ID: id, State: "running", StartedAt: startedAt(st), Attrs: map[string]string{
 		"pid": strconv.Itoa(st.PID), "scope": r.Scope, "cgroup": r.Cgroup, "adopted": strconv.FormatBool(st.Adopted)}}
+	if st.OutputLost {
+		out.Attrs["output_lost"] = "true"
+	}
 	if st.Exited {
 		res := exit(st)
 		out.State, out.Exit = "exited", &res
