@@ -5,6 +5,8 @@
 // Whoever may open the socket may do everything: it is 0600 and its owner's.
 //
 //	GET  /v1/agent                          who serves here, with which drivers, and whether its disk fails
+//	GET  /v1/node                           what the node is, its drivers
+//	GET  /v1/plugins                        the programs of drivers, and what is wrong with them
 //	GET  /v1/allocs                         every alloc, a JSON array
 //	GET  /v1/allocs?follow=1[&id=ID…]       one alloc a line, again at each change
 //	GET  /v1/allocs/REF                     one alloc with everything
@@ -68,10 +70,11 @@ type Operator interface {
 	Stats(ctx context.Context, id, task string, interval time.Duration) iter.Seq2[nodekeep.TaskUsage, error]
 }
 
-// Agent is both, and its events.
+// Agent is all of them, and its events.
 type Agent interface {
 	Reader
 	Operator
+	NodeReader
 	Events(ctx context.Context, after uint64) iter.Seq2[nodekeep.Event, error]
 	EventsSince(after uint64, max int) ([]nodekeep.Event, error)
 	EventBounds() (oldest, newest uint64, err error)
@@ -146,6 +149,8 @@ func Handler(cfg Config) http.Handler {
 	s := &server{cfg}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/agent", s.handle(s.agent))
+	mux.HandleFunc("GET /v1/node", s.handle(s.node))
+	mux.HandleFunc("GET /v1/plugins", s.handle(s.plugins))
 	mux.HandleFunc("GET /v1/allocs", s.handle(s.allocs))
 	mux.HandleFunc("GET /v1/allocs/{$}", s.handle(func(http.ResponseWriter, *http.Request) error {
 		_, err := resolve(nil, "")

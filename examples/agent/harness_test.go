@@ -38,6 +38,9 @@ const patience = 30 * time.Second
 var bin string
 
 func TestMain(m *testing.M) {
+	if playPlugin() {
+		return
+	}
 	var err error
 	if bin, err = os.MkdirTemp("", "nodekeep-bin-"); err != nil {
 		panic(err)

@@ -9,6 +9,7 @@
 //	run.go     an agent for one job in the foreground        ─┐ both embed
 //	serve.go   an agent with its API on a unix socket        ─┘ nodekeep.Agent
 //	store.go   the jobs that serve was told to run, on disk
+//	plugins.go drivers that are programs of their own; the node
 //	ops.go, show.go, logs.go, apply.go, exec.go, stats.go   speak to serve through package api
 //
 // The data directory of serve:
@@ -187,6 +188,7 @@ func commands() []command {
 		runCommand, serveCommand, applyCommand,
 		psCommand, inspectCommand, explainCommand, eventsCommand, logsCommand, statsCommand,
 		stopCommand, restartCommand, signalCommand, execCommand, gcCommand, backupCommand,
+		nodeCommand, pluginsCommand,
 		jobCommand, versionCommand,
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/nodekeep/nodekeep"
 	"github.com/nodekeep/nodekeep/api"
 	"github.com/nodekeep/nodekeep/driver/rawexec"
+	"github.com/nodekeep/nodekeep/drivermanager"
 	"github.com/nodekeep/nodekeep/state"
 )
 
@@ -37,6 +38,7 @@ type nodeConfig struct {
 	runtimeDir string // "" is the agent's default
 	rawExec    bool
 	noExec     bool // no commands beside tasks
+	plugins    drivermanager.Config
 	log        hclog.Logger
 }
 
@@ -72,6 +74,7 @@ func openNode(ctx context.Context, cfg nodeConfig) (*node, error) {
 		DataDir:    cfg.dir,
 		RuntimeDir: cfg.runtimeDir,
 		Drivers:    []nodekeep.DriverFunc{rawexec.New(rawexec.Config{Enabled: cfg.rawExec, HowToEnable: "start it with nodekeep serve --enable-raw-exec"})},
+		Plugins:    cfg.plugins,
 		Exec:       nodekeep.ExecPolicy{Disabled: cfg.noExec},
 		Log:        cfg.log,
 	})

@@ -8,6 +8,7 @@ package archtest
 var allow = map[[2]string]string{
 	{"init", "supervisor"}:       "the helper process enters here, before the host's own main",
 	{"exported names", "driver"}: "a contract of plain data: what a driver is told and what it may answer",
+	{"exported names", "api"}:    "a client, and the shapes of all that it is told",
 
 	{"sleep in test", "internal/guard.TestRun"}:                     "in a table whose functions run inside synctest.Test",
 	{"sleep in test", "internal/cgroup.eventually"}:                 "polls the kernel until a deadline",
