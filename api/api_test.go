@@ -133,9 +133,9 @@ func TestOperations(t *testing.T) {
 	require.NoError(t, err)
 	_, err = c.Signal(ctx, "aa", "", "SIGHUP")
 	require.NoError(t, err)
-	ids, err := c.Apply(ctx, []Job{{Namespace: "default", ID: "x", Allocs: []*spec.Alloc{{ID: "x-1"}}}})
+	list, err := c.Apply(ctx, []Job{{Namespace: "default", ID: "x", Allocs: []*spec.Alloc{{ID: "x-1"}}}})
 	require.NoError(t, err)
-	require.Equal(t, []string{"x-1"}, ids)
+	require.Equal(t, []Applied{{ID: "x-1", Job: "x", Change: ChangeNew}}, list)
 	require.Equal(t, []string{
 		"restart aaaa-1 task=web all=false", "restart aaaa-1 task= all=true", "signal aaaa-1 task= SIGHUP", "apply [x-1]",
 	}, f.made())
@@ -151,7 +151,7 @@ func TestOperations(t *testing.T) {
 	f.made()
 	f.err = nil
 	f.change(func() { f.allocs = append(f.allocs, finished(alloc("bbbb-2", "web", "api", 1), 0)) })
-	ids, err = c.GC(ctx)
+	ids, err := c.GC(ctx)
 	require.NoError(t, err)
 	require.Equal(t, []string{"bbbb-2"}, ids)
 	require.Equal(t, []string{"gc", "jobs.forget"}, f.made())

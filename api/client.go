@@ -133,9 +133,11 @@ func (c *Client) Logs(ctx context.Context, ref string, q LogQuery) (io.ReadClose
 	return &framedLog{body: b, lost: q.Lost}, nil
 }
 
-// Apply makes jobs the node's desired state and returns the ids of their allocs.
-func (c *Client) Apply(ctx context.Context, jobs []Job) (ids []string, err error) {
-	return ids, c.call(ctx, http.MethodPut, "/v1/jobs", jobs, &ids)
+// Apply makes jobs the node's desired state and returns what becomes of each of
+// their allocs: those that belong to them now in the order of jobs, each job's
+// followed by those that are stopped.
+func (c *Client) Apply(ctx context.Context, jobs []Job) (all []Applied, err error) {
+	return all, c.call(ctx, http.MethodPut, "/v1/jobs", jobs, &all)
 }
 
 // Stop asks for the end of an alloc; like Restart and Signal it returns the

@@ -132,8 +132,10 @@ func toError(err error) (*Error, int) {
 
 // Plain is err's text without the names of our packages in front of its parts:
 // they tell a programmer where it came from, and a user nothing.
-func Plain(err error) string {
-	lines := strings.Split(err.Error(), "\n") // of joined errors
+func Plain(err error) string { return plain(err.Error()) }
+
+func plain(text string) string {
+	lines := strings.Split(text, "\n") // of joined errors
 	for i, line := range lines {
 		parts := strings.Split(line, ": ")
 		lines[i] = strings.Join(slices.DeleteFunc(parts, func(p string) bool { return slices.Contains(packages, p) }), ": ")

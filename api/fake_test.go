@@ -204,13 +204,15 @@ func (f *fake) GC(context.Context) error {
 // jobs is a job store made of nothing.
 type jobs struct{ f *fake }
 
-func (j jobs) Apply(_ context.Context, list []Job) (ids []string, err error) {
+func (j jobs) Apply(_ context.Context, list []Job) (all []Applied, err error) {
+	var ids []string
 	for _, job := range list {
 		for _, al := range job.Allocs {
 			ids = append(ids, al.ID)
+			all = append(all, Applied{ID: al.ID, Job: job.ID, Change: ChangeNew})
 		}
 	}
-	return ids, j.f.call("apply %v", ids)
+	return all, j.f.call("apply %v", ids)
 }
 
 func (j jobs) Forget(context.Context) error { return j.f.call("jobs.forget") }

@@ -136,14 +136,14 @@ func (s *server) apply(w http.ResponseWriter, r *http.Request) error {
 			}
 		}
 	}
-	ids, err := s.Jobs.Apply(r.Context(), jobs)
+	all, err := s.Jobs.Apply(r.Context(), jobs)
 	if err != nil {
 		return err
 	}
 	for _, j := range jobs {
 		s.Log.Info("job applied", "job", j.ID, "namespace", j.Namespace, "allocs", len(j.Allocs), "by", who(r))
 	}
-	return writeJSON(w, ids)
+	return writeJSON(w, all)
 }
 
 // gc collects every finished alloc and answers with their ids.

@@ -82,7 +82,7 @@ func shape(st *nodekeep.AllocStatus) Alloc {
 	al := st.Alloc
 	a := Alloc{
 		ID: al.ID, Job: al.JobID, Group: al.Group, Index: al.Index,
-		Status: st.Status, Desired: al.DesiredStatus, Description: st.Description,
+		Status: st.Status, Desired: al.DesiredStatus, Description: plain(st.Description),
 		Name: al.Name, Namespace: al.Namespace, Type: string(al.JobType),
 		CreatedAt: al.CreateTime.UTC(), FinishedAt: instant(st.FinishedAt), Done: st.Done,
 		Degraded: !st.Durable && !st.Gone && st.Quarantined == "", Gone: st.Gone, Problem: st.Quarantined,
@@ -102,7 +102,7 @@ func shapeTask(task *spec.Task, s taskrunner.Snapshot) Task {
 	t := Task{
 		Name: task.Name, Lifecycle: task.Hook(), Sidecar: task.IsSidecar(), State: string(s.State()), Phase: string(s.Phase), Failed: s.Failed,
 		Restarts: s.Restarts, StartedAt: instant(s.StartedAt), FinishedAt: instant(s.FinishedAt),
-		Attempt: s.Attempt, Reason: s.Reason,
+		Attempt: s.Attempt, Reason: plain(s.Reason),
 	}
 	if t.Phase == "" { // not looked at yet, or the record could not be read
 		t.Phase = string(taskrunner.Pending)
@@ -127,7 +127,7 @@ func instant(t time.Time) *time.Time {
 }
 
 func shapeEvent(alloc, task string, token uint64, e taskrunner.Event) Event {
-	ev := Event{Token: token, Time: e.Time.UTC(), Alloc: alloc, Task: task, Kind: string(e.Kind), Attrs: e.Attrs, Message: e.Text()}
+	ev := Event{Token: token, Time: e.Time.UTC(), Alloc: alloc, Task: task, Kind: string(e.Kind), Attrs: e.Attrs, Message: plain(e.Text())}
 	if ev.Attrs == nil {
 		ev.Attrs = map[string]string{}
 	}

@@ -5,18 +5,24 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/nodekeep/nodekeep/api"
 	"github.com/nodekeep/nodekeep/spec"
+	"github.com/nodekeep/nodekeep/taskrunner"
 )
 
 var applyCommand = command{
 	name: "apply", args: "FILE…", short: "makes jobs the desired state of the node that serves",
-	long: `An alloc that is as before is left alone; one that changed, was stopped or has
-failed is replaced. All files are read and checked before the first counts.`,
+	long: `Says of each alloc what becomes of it: new, unchanged, updated (in place, what runs
+goes on), replaced (another alloc took its place, for it changed in what cannot be
+changed while it runs, has failed or is over) or stopped. All files are read and
+checked before the first counts.`,
 	bind: func(a *app, fs *flag.FlagSet) func(context.Context, []string) error {
 		var flags jobFlags
 		flags.bind(fs)
@@ -53,12 +59,19 @@ func (a *app) apply(ctx context.Context, files []string, flags jobFlags, until s
 	if err != nil {
 		return err
 	}
-	ids, err := c.Apply(ctx, jobsOf(jobs))
+	list, err := c.Apply(ctx, jobsOf(jobs))
 	if err != nil {
 		return err
 	}
+	rows := make([]appliedRow, len(list))
+	var ids []string
+	for i, al := range list {
+		if rows[i] = (appliedRow{Applied: al}); al.Change != api.ChangeStopped {
+			ids = append(ids, al.ID)
+		}
+	}
 	if until == "" {
-		return a.printIDs("applied", ids)
+		return a.printApplied(rows)
 	}
 	over := map[string]bool{}
 	done := reached(until)
@@ -67,20 +80,93 @@ func (a *app) apply(ctx context.Context, files []string, flags jobFlags, until s
 		over[al.ID] = al.Finished()
 		return ok, err
 	})
-	switch {
-	case err != nil:
-		return err
-	case a.json || until == "complete":
-		return a.printIDs(until, ids)
+	if err != nil {
+		return withReason(ctx, c, err)
 	}
-	for _, id := range ids {
-		what := "running"
-		if over[id] {
-			what = "complete (has run, and runs once)"
+	for i := range rows {
+		switch r := &rows[i]; {
+		case r.Change == api.ChangeStopped:
+		case until == "running" && over[r.ID]:
+			r.Reached = "complete" // it has run, and runs once
+		default:
+			r.Reached = until
 		}
-		fmt.Fprintf(a.stdout, "%s %s\n", what, id)
 	}
-	return nil
+	return a.printApplied(rows)
+}
+
+// appliedRow is what "apply --json" prints of an alloc.
+type appliedRow struct {
+	api.Applied
+	Reached string `json:"reached,omitempty"` // with --wait
+}
+
+// printApplied says what became of which alloc.
+func (a *app) printApplied(rows []appliedRow) error {
+	if a.json {
+		return a.printJSON(rows)
+	}
+	if len(rows) == 0 {
+		fmt.Fprintln(a.stdout, "nothing to do")
+	}
+	tw := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	for _, r := range rows {
+		line := []string{string(r.Change), clean(fmt.Sprintf("%s.%s[%d]", r.Job, r.Group, r.Index)), clean(r.ID)}
+		if r.Reached != "" {
+			line = append(line, r.Reached)
+		}
+		fmt.Fprintln(tw, strings.Join(line, "\t"))
+	}
+	err := tw.Flush()
+	if len(rows) > 0 {
+		a.next("nodekeep ps%s; nodekeep logs%s -f %s", a.dataFlag(), a.dataFlag(), rows[0].Job)
+	}
+	return err
+}
+
+// failedAlloc is an alloc that will not be as it was wanted.
+type failedAlloc struct {
+	id   string
+	text string // what it is
+	why  string
+	next string // what to do
+}
+
+func (e *failedAlloc) Error() string { return e.text + ": " + e.why + ": " + e.next }
+
+// withReason adds to the error of an alloc that failed what its tasks failed of.
+func withReason(ctx context.Context, c *api.Client, err error) error {
+	var f *failedAlloc
+	if !errors.As(err, &f) {
+		return err
+	}
+	in, ierr := c.Inspect(ctx, f.id)
+	if ierr != nil {
+		return err // the first one is the one to know
+	}
+	if why := lastFailure(in); why != "" {
+		f.why += ": " + why
+	}
+	return err
+}
+
+// lastFailure is the latest event that tells what went wrong with a task that has
+// failed; empty if none is known.
+func lastFailure(in api.Inspection) string {
+	for _, t := range in.Tasks {
+		if !t.Failed {
+			continue
+		}
+		events := in.Events[t.Name]
+		for i := len(events) - 1; i >= 0; i-- {
+			switch e := events[i]; taskrunner.Kind(e.Kind) {
+			case taskrunner.Terminated, taskrunner.DriverFailure, taskrunner.SetupFailure, taskrunner.FailedValidation,
+				taskrunner.FailedArtifact, taskrunner.FailedRestoring, taskrunner.HookFailed, taskrunner.AllocUnhealthy, taskrunner.Leaked:
+				return e.Kind + ": " + e.Message
+			}
+		}
+	}
+	return ""
 }
 
 // reached tells when an alloc is running (all of its tasks have been started,
@@ -89,10 +175,10 @@ func (a *app) apply(ctx context.Context, files []string, flags jobFlags, until s
 func reached(until string) func(*api.Alloc) (bool, error) {
 	return func(al *api.Alloc) (bool, error) {
 		if al.Status == "failed" {
-			return false, fmt.Errorf("alloc %s of job %s failed: %s: see nodekeep inspect %s", al.ID, al.Job, al.Description, al.ID)
+			return false, &failedAlloc{al.ID, fmt.Sprintf("alloc %s of job %s failed", al.ID, al.Job), al.Description, "see nodekeep inspect " + al.ID}
 		}
 		if until == "running" && al.Finished() && !spec.JobType(al.Type).Batch() && !al.Gone {
-			return false, fmt.Errorf("alloc %s of job %s is over and does not run: %s: apply it again to start a new one", al.ID, al.Job, al.Description)
+			return false, &failedAlloc{al.ID, fmt.Sprintf("alloc %s of job %s is over and does not run", al.ID, al.Job), al.Description, "apply it again to start a new one"}
 		}
 		if until == "complete" || al.Status != "running" {
 			return al.Status == "complete" && al.Finished(), nil

@@ -77,6 +77,8 @@ func TestUse(t *testing.T) {
 		"help":                   {0, "Commands:", ""},
 		"help ps":                {0, "Usage: nodekeep ps", ""},
 		"run --help":             {0, "--var K=V", ""},
+		"run  --help":            {0, "DATA/run/NAMESPACE.JOB", ""},
+		"run --help -f":          {0, "removed with the job's logs and files, unless --keep", ""},
 		"stop x --help":          {0, "--no-shutdown-delay", ""},
 		"version":                {0, "commit", ""},
 		"--version":              {0, "commit", ""},

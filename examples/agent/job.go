@@ -78,12 +78,7 @@ func (e *fileError) render(w io.Writer) { _ = e.faults.Render(w, colored(w)) }
 
 // colored says whether w is a terminal of someone who has not asked for plain text.
 func colored(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok || os.Getenv("NO_COLOR") != "" {
-		return false
-	}
-	st, err := f.Stat()
-	return err == nil && st.Mode()&os.ModeCharDevice != 0
+	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(w)
 }
 
 // parsedJob is a job file that was read.

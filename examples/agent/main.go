@@ -38,6 +38,18 @@ type app struct {
 	global
 	stdout, stderr io.Writer
 	env            func(string) string
+	person         func(io.Writer) bool // whether a person looks at an output; nil: whether it is a terminal
+}
+
+// next tells a person who looks at stderr what to try after this.
+func (a *app) next(format string, args ...any) {
+	look := a.person
+	if look == nil {
+		look = isTerminal
+	}
+	if !a.json && look(a.stderr) {
+		fmt.Fprintf(a.stderr, "next: %s\n", clean(fmt.Sprintf(format, args...)))
+	}
 }
 
 // command is one row of the help. bind declares the command's flags and returns

@@ -8,6 +8,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
 	"regexp"
 	"strconv"
@@ -77,8 +78,18 @@ func TestCommands(t *testing.T) {
 	require.Empty(t, started(pid))
 	require.Contains(t, b.kinds("svc"), "Restart Signaled")
 
-	b.ok("apply", svc)
+	require.Equal(t, "unchanged  svc.g[0]  "+again.ID+"\n", b.ok("apply", svc))
 	require.Equal(t, again.ID, b.ps()["svc"].ID, "the same job again changes nothing")
+	script, err := os.ReadFile(svc)
+	require.NoError(t, err)
+	script = []byte(strings.Replace(string(script), `env {`, "kill_timeout = \"9s\"\n      env {", 1))
+	patient := b.file("svc.hcl", string(script))
+	require.Equal(t, "updated  svc.g[0]  "+again.ID+"  running\n", b.ok("apply", patient, "--wait", "running"))
+	require.Equal(t, again.Tasks[0].PID, b.ps()["svc"].Tasks[0].PID, "what runs goes on")
+	require.Contains(t, b.ok("inspect", "--json", "svc"), `"kill_timeout": 9000000000`)
+	var rows []appliedRow
+	require.NoError(t, json.Unmarshal([]byte(b.ok("apply", "--json", patient, "--wait", "running")), &rows))
+	require.Equal(t, []appliedRow{{api.Applied{ID: again.ID, Namespace: "default", Job: "svc", Group: "g", Change: api.ChangeUnchanged}, "running"}}, rows)
 	b.ok("stop", "svc")
 	require.Empty(t, started(again.Tasks[0].PID))
 	b.ok("stop", "svc")
@@ -115,8 +126,13 @@ func TestStopWaits(t *testing.T) {
 func TestFailures(t *testing.T) {
 	b := newBox(t)
 	b.serve()
-	b.refused(1, "failed: task \"main\" failed: see nodekeep inspect", "apply", "--wait", "complete", b.jobFile("bad", "batch", "exit 4", once))
+	b.refused(1, "failed: task \"main\" failed: Terminated: Exit code 4: see nodekeep inspect", "apply", "--wait", "complete", b.jobFile("bad", "batch", "exit 4", once))
 	require.Equal(t, 4, *b.ps()["bad"].Tasks[0].ExitCode)
+	r := b.nk("apply", "--wait", "running", b.file("none.hcl", "job \"none\" {\n  group \"g\" {\n    task \"main\" {\n      driver = \"raw_exec\"\n      config { command = \"/no/such\" }\n"+once+"\n    }\n  }\n}"))
+	require.Equal(t, 1, r.code)
+	require.Contains(t, r.err, `of job none failed: task "main" failed: Driver Failure: config.command "/no/such"`)
+	require.Equal(t, 1, strings.Count(r.err, "Driver Failure"))
+	require.Contains(t, b.ok("inspect", "none"), "task main: dead (dead), never started\n")
 	b.refused(1, "not done after 200ms", "apply", "--wait", "complete", "--timeout", "200ms", b.jobFile("long", "batch", "exec sleep 1000", ""))
 	b.ok("stop", "long")
 	first := b.ps()["bad"].ID

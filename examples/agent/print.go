@@ -67,7 +67,11 @@ func (a *app) colors() bool {
 	if a.env("NO_COLOR") != "" || a.env("TERM") == "dumb" {
 		return false
 	}
-	w := a.stdout
+	return isTerminal(a.stdout)
+}
+
+// isTerminal says whether an output is a terminal.
+func isTerminal(w io.Writer) bool {
 	if in, ok := w.(*watched); ok {
 		w = in.Writer
 	}

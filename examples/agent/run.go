@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -23,12 +24,18 @@ import (
 
 var runCommand = command{
 	name: "run", args: "FILE…", short: "runs jobs in the foreground: their events and output, each line with its task",
-	long: `Ctrl-C stops the job in order, a second one kills it. When the terminal goes the
+	long: `Each job runs on a node of its own, in DATA/run/NAMESPACE.JOB below the data
+directory: jobs of "nodekeep serve" and of other runs do not see it. Look at it
+with nodekeep ps --data DATA/run/NAMESPACE.JOB. When the job has ended that
+directory is removed with the job's logs and files, unless --keep is given.
+
+Ctrl-C stops the job in order, a second one kills it. When the terminal goes the
 tasks stay: run the file again to attach to them. Exit code 0 if the job
 completed, 1 if it failed, 130 after Ctrl-C. Driver raw_exec is on.`,
 	bind: func(a *app, fs *flag.FlagSet) func(context.Context, []string) error {
 		r := runConfig{}
 		r.jobs.bind(fs)
+		fs.BoolVar(&r.keep, "keep", false, "leave the job's directory with its logs and files when it has ended, and say where")
 		fs.BoolVar(&r.detach, "detach", false, "leave once the tasks run; run the file again to attach to them")
 		fs.Var(dirFlag{&r.runtimeDir}, "runtime-dir", "`DIR` for sockets and FIFOs, best on tmpfs; default below /run/nodekeep for root")
 		return func(ctx context.Context, args []string) error {
@@ -44,6 +51,7 @@ completed, 1 if it failed, 130 after Ctrl-C. Driver raw_exec is on.`,
 type runConfig struct {
 	jobs       jobFlags
 	detach     bool
+	keep       bool
 	runtimeDir string
 }
 
@@ -77,7 +85,7 @@ func (a *app) runFiles(ctx context.Context, files []string, cfg runConfig) error
 	var wg sync.WaitGroup
 	for i, job := range jobs {
 		r := &jobRun{
-			job: job, out: out, ask: ask, detach: cfg.detach,
+			job: job, out: out, ask: ask, detach: cfg.detach, keep: cfg.keep,
 			node: nodeConfig{
 				dir:     filepath.Join(data, "run", escape(job.Namespace)+"."+escape(job.ID)),
 				rawExec: true, log: log,
@@ -89,7 +97,22 @@ func (a *app) runFiles(ctx context.Context, files []string, cfg runConfig) error
 		wg.Go(func() { errs[i] = r.run(ctx) })
 	}
 	wg.Wait()
-	return runResult(ctx, ask, errs)
+	err = runResult(ctx, ask, errs)
+	a.afterRun(cfg, files, err)
+	return err
+}
+
+// afterRun tells what to try next.
+func (a *app) afterRun(cfg runConfig, files []string, err error) {
+	names := strings.Join(files, " ")
+	switch code := exitCode(0); {
+	case cfg.detach && err == nil:
+		a.next("nodekeep run%s %s follows it, Ctrl-C there stops it", a.dataFlag(), names)
+	case err == nil:
+		a.next("nodekeep serve%s --enable-raw-exec is a node that stays; with it: nodekeep apply%s %s", a.dataFlag(), a.dataFlag(), names)
+	case errors.As(err, &code) && code == 1 && !cfg.keep:
+		a.next("nodekeep run%s --keep %s leaves its logs and files to look at", a.dataFlag(), names)
+	}
 }
 
 // errFailed says that a job ended and had failed; it was told already.
@@ -178,6 +201,7 @@ type jobRun struct {
 	out    *printer
 	ask    *wishes
 	detach bool
+	keep   bool
 }
 
 // run runs the job to its end or until ctx ends, and removes the data directory
@@ -223,9 +247,15 @@ func (r *jobRun) body(ctx context.Context, n *node) (keep bool, err error) {
 	if err != nil {
 		return true, err
 	}
-	ids, err := c.Apply(ctx, []api.Job{r.job})
+	list, err := c.Apply(ctx, []api.Job{r.job})
 	if err != nil {
 		return true, err
+	}
+	ids := make([]string, 0, len(r.job.Allocs))
+	for _, al := range list {
+		if al.Change != api.ChangeStopped {
+			ids = append(ids, al.ID)
+		}
 	}
 	if r.detach {
 		return true, r.leave(ctx, c, ids)
@@ -241,19 +271,29 @@ func (r *jobRun) body(ctx context.Context, n *node) (keep bool, err error) {
 		return true, err
 	}
 	f.finish(ctx)
-	if err := r.forget(ctx, n); err != nil {
+	if r.keep {
+		r.tellKept()
+	} else if err := r.forget(ctx, n); err != nil {
 		return true, err
 	}
 	if failed {
-		return false, errFailed
+		return r.keep, errFailed
 	}
-	return false, nil
+	return r.keep, nil
+}
+
+// tellKept says where the job's directory is.
+func (r *jobRun) tellKept() {
+	if r.out.json {
+		r.out.printJSON(map[string]string{"job": r.job.ID, "kept": r.node.dir})
+	}
+	r.out.say("job %s is kept in %s: logs in alloc/*/alloc/logs; running its file again begins anew and removes it", r.job.ID, r.node.dir)
 }
 
 // leave waits until the tasks run and says how to come back.
 func (r *jobRun) leave(ctx context.Context, c *api.Client, ids []string) error {
 	if err := wait(ctx, c, ids, 0, "", reached("running")); err != nil {
-		return err
+		return withReason(ctx, c, err)
 	}
 	r.out.say("job %s runs; run its file again to attach to it", r.job.ID)
 	return nil

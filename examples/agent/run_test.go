@@ -64,6 +64,29 @@ func TestRunEnds(t *testing.T) {
 	require.Equal(t, 1, seen["Terminated"])
 }
 
+// TestRunKeep: --keep leaves the job's directory, and says where.
+func TestRunKeep(t *testing.T) {
+	b := newBox(t)
+	job := b.jobFile("kept", "batch", "echo out", "")
+	dir := filepath.Join(b.data, "run", "default.kept")
+	r := b.nk("run", "--keep", job, "--runtime-dir", b.run)
+	require.Zero(t, r.code, r.err)
+	require.Empty(t, r.err, "what to try next is for terminals")
+	require.Contains(t, r.out, "job kept completed\njob kept is kept in "+dir+": logs in alloc/*/alloc/logs;")
+	logs, err := filepath.Glob(filepath.Join(dir, "alloc", "*", "alloc", "logs", "main.stdout.0"))
+	require.NoError(t, err)
+	require.Len(t, logs, 1)
+	text, err := os.ReadFile(logs[0])
+	require.NoError(t, err)
+	require.Equal(t, "out\n", string(text))
+
+	// It runs anew, not a second time under the same id, and without the flag all goes.
+	r = b.nk("run", job, "--runtime-dir", b.run)
+	require.Zero(t, r.code, r.err)
+	require.Equal(t, 1, strings.Count(r.out, "│ out\n"))
+	require.NoDirExists(t, filepath.Join(b.data, "run"))
+}
+
 func TestRunVars(t *testing.T) {
 	b := newBox(t)
 	path := b.file("vars.hcl", `

@@ -58,6 +58,7 @@ func (a *app) serve(ctx context.Context, cfg nodeConfig) (err error) {
 	}
 	err = n.run(ctx, func(ctx context.Context) error {
 		fmt.Fprintln(a.stdout, "ready")
+		a.next("in another terminal: nodekeep apply%s FILE, then nodekeep ps%s", a.dataFlag(), a.dataFlag())
 		<-ctx.Done()
 		return nil
 	})

@@ -268,6 +268,20 @@ func exit(t api.Task) string {
 	return strconv.Itoa(*t.ExitCode)
 }
 
+// taskLine is how a task is, on one line.
+func taskLine(t api.Task, now time.Time) string {
+	head := fmt.Sprintf("%s (%s)", t.State, t.Phase)
+	switch {
+	case t.StartedAt == nil && t.Attempt > 0: // attempts count from 0
+		return fmt.Sprintf("%s, never started in %d tries", head, t.Attempt+1)
+	case t.StartedAt == nil && t.State == "dead":
+		return head + ", never started"
+	case t.StartedAt == nil:
+		return head + ", not started yet"
+	}
+	return fmt.Sprintf("%s, pid %s, %s, exit %s, for %s", head, dash(t.PID), count(t.Restarts, "restart"), exit(t), since(t, now))
+}
+
 func printInspection(w io.Writer, in api.Inspection, now time.Time) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	row := func(name, value string) {
@@ -295,8 +309,7 @@ func printInspection(w io.Writer, in api.Inspection, now time.Time) error {
 		return err
 	}
 	for _, t := range in.Tasks {
-		fmt.Fprintf(w, "\ntask %s: %s (%s), pid %s, attempt %d, %d restarts, exit %s, for %s\n",
-			clean(t.Name), t.State, t.Phase, dash(t.PID), t.Attempt, t.Restarts, exit(t), since(t, now))
+		fmt.Fprintf(w, "\ntask %s: %s\n", clean(t.Name), taskLine(t, now))
 		if t.Reason != "" {
 			fmt.Fprintf(w, "  %s\n", clean(t.Reason))
 		}

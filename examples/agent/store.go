@@ -6,8 +6,6 @@ package main
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -294,7 +292,7 @@ func (s *jobStore) commit(ctx context.Context, change func(index uint64) (map[st
 }
 
 // Apply makes jobs the desired state. See plan for what becomes of their allocs.
-func (s *jobStore) Apply(ctx context.Context, jobs []api.Job) (ids []string, err error) {
+func (s *jobStore) Apply(ctx context.Context, jobs []api.Job) (all []api.Applied, err error) {
 	err = s.commit(ctx, func(index uint64) (map[string]*job, error) {
 		changed := map[string]*job{}
 		var faults []error
@@ -310,14 +308,14 @@ func (s *jobStore) Apply(ctx context.Context, jobs []api.Job) (ids []string, err
 				old = &job{Format: jobFormat, Namespace: want.Namespace, ID: want.ID}
 			}
 			j, mine := s.plan(old, want, index)
-			changed[name], ids = j, append(ids, mine...)
+			changed[name], all = j, append(all, mine...)
 		}
 		if err := errors.Join(faults...); err != nil {
 			return nil, &api.Error{Code: api.CodeInvalid, Message: api.Plain(err)}
 		}
 		return changed, nil
 	})
-	return ids, err
+	return all, err
 }
 
 // withDefaults fills in what the job's sender left out.
@@ -373,59 +371,6 @@ func checkDriver(drivers map[string]nodekeep.DriverStatus, name string) error {
 	return nil
 }
 
-// plan merges what is wanted into what is there, by place (group and index):
-//
-//   - the same alloc as before, running or completed: it stays as it is;
-//   - another one, or the old one was stopped, has failed or is over without
-//     being a batch: the old one is stopped and a new one takes its place;
-//   - no longer wanted: stopped.
-//
-// Of each place the latest stopped alloc is kept, to be looked at; older ones
-// leave the list, and the agent collects them.
-func (s *jobStore) plan(old *job, want api.Job, index uint64) (*job, []string) {
-	j := &job{Format: jobFormat, Namespace: want.Namespace, ID: want.ID, Version: old.Version}
-	var ids []string
-	fresh := map[string]bool{}
-	for _, w := range want.Allocs {
-		cur, last := slot(old, place(w))
-		if cur != nil && sameWork(cur, w) && !s.spent(cur) {
-			j.Allocs, ids = append(j.Allocs, cur), append(ids, cur.ID)
-			if last != nil {
-				j.Allocs = append(j.Allocs, last)
-			}
-			fresh[place(w)] = true
-			continue
-		}
-		al := w.Clone()
-		al.CreateIndex, al.ModifyIndex, al.CreateTime, al.DesiredStatus = index, index, time.Now().UTC(), spec.DesiredRun
-		if old.Version != 0 || cur != nil || last != nil || s.spent(w) || s.gone(w.ID) {
-			al.ID = nextID(w.ID, index) // an agent never runs an id twice, also not one that this store has lost
-		}
-		if cur != nil {
-			last = stopped(cur, "replaced by a newer version of the job", index)
-		}
-		if last != nil {
-			al.PreviousAlloc = last.ID
-			j.Allocs = append(j.Allocs, last)
-		}
-		j.Allocs, ids = append(j.Allocs, al), append(ids, al.ID)
-		j.Version = index
-		fresh[place(w)] = true
-	}
-	for _, al := range old.Allocs {
-		if fresh[place(al)] {
-			continue
-		}
-		if cur, last := slot(old, place(al)); cur != nil {
-			j.Allocs = append(j.Allocs, stopped(cur, "no longer part of the job", index))
-		} else if last != nil {
-			j.Allocs = append(j.Allocs, last)
-		}
-		fresh[place(al)] = true
-	}
-	return j, ids
-}
-
 // spent says whether the agent will not run this alloc again although it may be
 // wanted: it has failed, or its stop was carried out but not written here, or it
 // is over and no batch, which shall run once.
@@ -446,21 +391,6 @@ func (s *jobStore) spent(al *spec.Alloc) bool {
 func (s *jobStore) gone(id string) bool {
 	st, ok := s.agent.Alloc(id)
 	return ok && st.Gone
-}
-
-// slot returns what j has at a place: the alloc that shall run, and the latest
-// that shall not.
-func slot(j *job, at string) (cur, last *spec.Alloc) {
-	for _, al := range j.Allocs {
-		switch {
-		case place(al) != at:
-		case !al.Stopped():
-			cur = al
-		case last == nil || al.CreateIndex > last.CreateIndex:
-			last = al
-		}
-	}
-	return cur, last
 }
 
 // stopped is al as it is when it shall not run any more.
@@ -534,33 +464,4 @@ func (s *jobStore) Clear(ctx context.Context) error {
 		}
 		return all, nil
 	})
-}
-
-// place is where an alloc stands in its job.
-func place(al *spec.Alloc) string { return fmt.Sprintf("%s[%d]", al.Group, al.Index) }
-
-// sameWork says whether two allocs of one place ask for the same.
-func sameWork(a, b *spec.Alloc) bool {
-	norm := func(al *spec.Alloc) string {
-		c := al.Clone().WithDefaults()
-		c.ID, c.PreviousAlloc, c.DesiredStatus, c.DesiredReason = "", "", "", ""
-		c.CreateIndex, c.ModifyIndex, c.CreateTime = 0, 0, time.Time{}
-		for i := range c.Tasks {
-			c.Tasks[i].Origin = nil // where it is written is not what is written
-		}
-		data, err := json.Marshal(c)
-		if err != nil {
-			return al.ID // never the same
-		}
-		return string(data)
-	}
-	return norm(a) == norm(b)
-}
-
-// nextID is the id of a place's alloc that was made at index: a new one each
-// time, and the same when the step is repeated.
-func nextID(proposal string, index uint64) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%d", proposal, index))
-	h := hex.EncodeToString(sum[:16])
-	return strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:32]}, "-")
 }

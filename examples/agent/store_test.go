@@ -105,26 +105,26 @@ func open(t *testing.T, dir string, agent *listAgent) *jobStore {
 func TestStoreLife(t *testing.T) {
 	dir, agent, ctx := t.TempDir(), &listAgent{failed: map[string]bool{}}, t.Context()
 	s := open(t, dir, agent)
-	first, err := s.Apply(ctx, []api.Job{aJob("web", "/a", 2), aJob("db", "/a", 1)})
+	first, err := applyIDs(ctx, s, []api.Job{aJob("web", "/a", 2), aJob("db", "/a", 1)})
 	require.NoError(t, err)
 	require.Len(t, first, 3)
 	require.Len(t, agent.wanted(), 3)
 
 	// The same again changes nothing.
-	again, err := s.Apply(ctx, []api.Job{aJob("web", "/a", 2)})
+	again, err := applyIDs(ctx, s, []api.Job{aJob("web", "/a", 2)})
 	require.NoError(t, err)
 	require.Equal(t, first[:2], again)
 	require.Len(t, agent.wanted(), 3)
 
 	// Other work in the same places: the old ones stop, new ones come.
-	second, err := s.Apply(ctx, []api.Job{aJob("web", "/b", 2)})
+	second, err := applyIDs(ctx, s, []api.Job{aJob("web", "/b", 2)})
 	require.NoError(t, err)
 	require.NotContains(t, first, second[0])
 	require.Equal(t, "g[0] stop", agent.wanted()[first[0]])
 	require.Equal(t, "g[0] run", agent.wanted()[second[0]])
 
 	// And back: an id is never used twice; of each place one stopped alloc stays.
-	third, err := s.Apply(ctx, []api.Job{aJob("web", "/a", 1)})
+	third, err := applyIDs(ctx, s, []api.Job{aJob("web", "/a", 1)})
 	require.NoError(t, err)
 	require.NotContains(t, first, third[0])
 	require.NotContains(t, agent.wanted(), first[0], "the one before the last leaves the list")
@@ -135,11 +135,11 @@ func TestStoreLife(t *testing.T) {
 	require.NoError(t, s.Stop(ctx, third[0]))
 	require.NoError(t, s.Stop(ctx, third[0]))
 	require.Equal(t, "g[0] stop", agent.wanted()[third[0]])
-	fourth, err := s.Apply(ctx, []api.Job{aJob("web", "/a", 1)})
+	fourth, err := applyIDs(ctx, s, []api.Job{aJob("web", "/a", 1)})
 	require.NoError(t, err)
 	require.NotEqual(t, third, fourth)
 	agent.failed[fourth[0]] = true
-	fifth, err := s.Apply(ctx, []api.Job{aJob("web", "/a", 1)})
+	fifth, err := applyIDs(ctx, s, []api.Job{aJob("web", "/a", 1)})
 	require.NoError(t, err)
 	require.NotEqual(t, fourth, fifth)
 	require.ErrorIs(t, s.Stop(ctx, "nobody"), nodekeep.ErrNoAlloc)
@@ -157,6 +157,17 @@ func TestStoreLife(t *testing.T) {
 	require.Empty(t, agent.wanted())
 }
 
+// applyIDs applies jobs and returns the ids of the allocs that belong to them now.
+func applyIDs(ctx context.Context, s *jobStore, jobs []api.Job) (ids []string, err error) {
+	list, err := s.Apply(ctx, jobs)
+	for _, al := range list {
+		if al.Change != api.ChangeStopped {
+			ids = append(ids, al.ID)
+		}
+	}
+	return ids, err
+}
+
 // TestStoreForgets: what was stopped and collected leaves the store with the next
 // change; what completed and was collected only when asked, for it must not run
 // a second time.
@@ -165,16 +176,16 @@ func TestStoreForgets(t *testing.T) {
 	s := open(t, dir, agent)
 	complete := aJob("complete", "/a", 1)
 	complete.Allocs[0].JobType = spec.JobBatch
-	ids, err := s.Apply(ctx, []api.Job{aJob("stopped", "/a", 1), complete})
+	ids, err := applyIDs(ctx, s, []api.Job{aJob("stopped", "/a", 1), complete})
 	require.NoError(t, err)
 	require.NoError(t, s.Stop(ctx, ids[0]))
 	agent.gone[ids[0]], agent.gone[ids[1]] = true, true
-	_, err = s.Apply(ctx, []api.Job{aJob("other", "/a", 1)})
+	_, err = applyIDs(ctx, s, []api.Job{aJob("other", "/a", 1)})
 	require.NoError(t, err)
 	require.NotContains(t, agent.wanted(), ids[0])
 	require.Contains(t, agent.wanted(), ids[1])
 	require.NoFileExists(t, filepath.Join(dir, fileName("default", "stopped")))
-	same, err := s.Apply(ctx, []api.Job{complete})
+	same, err := applyIDs(ctx, s, []api.Job{complete})
 	require.NoError(t, err)
 	require.Equal(t, ids[1:], same)
 	require.NoError(t, s.Forget(ctx))
@@ -220,15 +231,15 @@ func TestStoreSpent(t *testing.T) {
 			before := []string{job.Allocs[0].ID}
 			if !tt.lost {
 				var err error
-				before, err = s.Apply(t.Context(), []api.Job{job})
+				before, err = applyIDs(t.Context(), s, []api.Job{job})
 				require.NoError(t, err)
 			}
 			agent.over = map[string]nodekeep.AllocStatus{before[0]: tt.is}
-			after, err := s.Apply(t.Context(), []api.Job{job})
+			after, err := applyIDs(t.Context(), s, []api.Job{job})
 			require.NoError(t, err)
 			require.Equal(t, tt.fresh, before[0] != after[0])
 			require.Equal(t, "g[0] run", agent.wanted()[after[0]])
-			again, err := s.Apply(t.Context(), []api.Job{job})
+			again, err := applyIDs(t.Context(), s, []api.Job{job})
 			require.NoError(t, err)
 			require.Equal(t, after, again)
 		})
@@ -239,7 +250,7 @@ func TestStoreSpent(t *testing.T) {
 func TestStoreRefuses(t *testing.T) {
 	dir, agent := t.TempDir(), &listAgent{}
 	s := open(t, dir, agent)
-	_, err := s.Apply(t.Context(), []api.Job{aJob("good", "/a", 1)})
+	_, err := applyIDs(t.Context(), s, []api.Job{aJob("good", "/a", 1)})
 	require.NoError(t, err)
 	before, files := agent.wanted(), names(t, dir)
 
@@ -248,7 +259,7 @@ func TestStoreRefuses(t *testing.T) {
 	invalid := aJob("worse", "/a", 2)
 	invalid.Allocs[0].Tasks = nil
 	invalid.Allocs[1].Index = 0
-	_, err = s.Apply(t.Context(), []api.Job{aJob("other", "/a", 1), unknown, invalid, aJob("other", "/b", 1)})
+	_, err = applyIDs(t.Context(), s, []api.Job{aJob("other", "/a", 1), unknown, invalid, aJob("other", "/b", 1)})
 	require.ErrorIs(t, err, api.ErrInvalid)
 	require.ErrorContains(t, err, `unknown driver "docker": this node has raw_exec`)
 	require.ErrorContains(t, err, "tasks")
@@ -278,7 +289,7 @@ func TestStoreDamaged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir, agent := t.TempDir(), &listAgent{}
 			s := open(t, dir, agent)
-			_, err := s.Apply(t.Context(), []api.Job{aJob("web", "/a", 2), aJob("good", "/a", 1)})
+			_, err := applyIDs(t.Context(), s, []api.Job{aJob("web", "/a", 2), aJob("good", "/a", 1)})
 			require.NoError(t, err)
 			before, index := agent.wanted(), agent.last.Index
 			require.NoError(t, os.WriteFile(filepath.Join(dir, fileName("default", "web")), []byte(content), 0o600))
@@ -286,7 +297,7 @@ func TestStoreDamaged(t *testing.T) {
 			s = open(t, dir, agent)
 			require.Equal(t, before, agent.wanted())
 			require.GreaterOrEqual(t, agent.last.Index, index)
-			_, err = s.Apply(t.Context(), []api.Job{aJob("web", "/b", 1)})
+			_, err = applyIDs(t.Context(), s, []api.Job{aJob("web", "/b", 1)})
 			require.NoError(t, err)
 			list := strings.Join(names(t, dir), " ")
 			require.Contains(t, list, "web.json.corrupt-")
@@ -308,11 +319,11 @@ func TestStoreNewer(t *testing.T) {
 func TestStoreLost(t *testing.T) {
 	dir, agent := t.TempDir(), &listAgent{}
 	s := open(t, dir, agent)
-	_, err := s.Apply(t.Context(), []api.Job{aJob("web", "/a", 1)})
+	_, err := applyIDs(t.Context(), s, []api.Job{aJob("web", "/a", 1)})
 	require.NoError(t, err)
 	backup, err := os.ReadFile(filepath.Join(dir, "index"))
 	require.NoError(t, err)
-	_, err = s.Apply(t.Context(), []api.Job{aJob("web", "/b", 1)})
+	_, err = applyIDs(t.Context(), s, []api.Job{aJob("web", "/b", 1)})
 	require.NoError(t, err)
 	epoch := agent.last.Epoch
 
@@ -332,18 +343,18 @@ func TestStoreLost(t *testing.T) {
 func TestStoreDiskFull(t *testing.T) {
 	dir, agent := t.TempDir(), &listAgent{}
 	s := open(t, dir, agent)
-	_, err := s.Apply(t.Context(), []api.Job{aJob("web", "/a", 1)})
+	_, err := applyIDs(t.Context(), s, []api.Job{aJob("web", "/a", 1)})
 	require.NoError(t, err)
 	before := agent.wanted()
 	// A directory where the second file is written: that one write fails.
 	require.NoError(t, os.Mkdir(filepath.Join(dir, fileName("default", "zz")+".tmp"), 0o700))
-	_, err = s.Apply(t.Context(), []api.Job{aJob("aa", "/a", 1), aJob("zz", "/a", 1)})
+	_, err = applyIDs(t.Context(), s, []api.Job{aJob("aa", "/a", 1), aJob("zz", "/a", 1)})
 	require.Error(t, err)
 	require.Equal(t, before, agent.wanted())
 	s = open(t, dir, agent)
 	require.Equal(t, before, agent.wanted())
 	agent.err = errors.New("no")
-	_, err = s.Apply(t.Context(), []api.Job{aJob("aa", "/a", 1)})
+	_, err = applyIDs(t.Context(), s, []api.Job{aJob("aa", "/a", 1)})
 	require.ErrorContains(t, err, "no")
 }
 
@@ -353,7 +364,7 @@ func TestStoreDegraded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir, agent := t.TempDir(), &listAgent{}
 		s := open(t, dir, agent)
-		_, err := s.Apply(t.Context(), []api.Job{aJob("web", "/a", 1)})
+		_, err := applyIDs(t.Context(), s, []api.Job{aJob("web", "/a", 1)})
 		require.NoError(t, err)
 		before, index := agent.wanted(), filepath.Join(dir, "index")
 		require.NoError(t, s.Fault())
@@ -367,7 +378,7 @@ func TestStoreDegraded(t *testing.T) {
 		s = open(t, dir, agent)
 		require.ErrorContains(t, s.Fault(), "the job store cannot be written")
 		require.Equal(t, before, agent.wanted(), "it serves what it knows")
-		_, err = s.Apply(t.Context(), []api.Job{aJob("web", "/b", 1)})
+		_, err = applyIDs(t.Context(), s, []api.Job{aJob("web", "/b", 1)})
 		require.ErrorContains(t, err, "the job store cannot be written")
 		require.Equal(t, before, agent.wanted())
 
@@ -386,7 +397,7 @@ func TestStoreDegraded(t *testing.T) {
 		s.mu.Lock()
 		agent.err = errors.New("no space left")
 		s.mu.Unlock()
-		_, err = s.Apply(t.Context(), []api.Job{aJob("web", "/b", 1)})
+		_, err = applyIDs(t.Context(), s, []api.Job{aJob("web", "/b", 1)})
 		require.ErrorContains(t, err, "it is tried again until it works")
 		require.ErrorContains(t, s.Fault(), "no space left")
 		s.mu.Lock() // the store holds it while it speaks to the agent

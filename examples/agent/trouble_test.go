@@ -121,7 +121,10 @@ func TestAppliedAfterUnwrittenStop(t *testing.T) {
 	file := b.jobFile("svc", "service", "exec sleep 1000", "")
 	runs := func(not string) (id string) {
 		t.Helper()
-		id = strings.TrimPrefix(strings.TrimSpace(b.ok("apply", file, "--wait", "running")), "running ")
+		f := strings.Fields(b.ok("apply", file, "--wait", "running"))
+		require.Len(t, f, 4)
+		require.Equal(t, []string{"svc.g[0]", "running"}, []string{f[1], f[3]})
+		id = f[2]
 		require.NotEqual(t, not, id)
 		in := b.ok("inspect", id)
 		require.Contains(t, in, "running")

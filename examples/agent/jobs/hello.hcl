@@ -13,6 +13,17 @@ variable "greeting" {
   description = "what greet says"
 }
 
+# Every task finds facts about itself in variables that begin with NOMAD_, as jobs
+# for Nomad expect. Those used below, and some more:
+#
+#   NOMAD_ALLOC_DIR     the directory that all tasks of the group share
+#   NOMAD_TASK_DIR      the task's own directory "local"
+#   NOMAD_SECRETS_DIR   its directory for secrets, in memory only where root runs
+#   NOMAD_TASK_NAME, NOMAD_GROUP_NAME, NOMAD_JOB_NAME, NOMAD_ALLOC_NAME
+#   NOMAD_ALLOC_ID, NOMAD_ALLOC_INDEX, NOMAD_META_…
+#
+# "nodekeep run" with a task whose command is "env" shows all of them.
+
 job "hello" {
   # batch: runs to its end. A service would be started again whenever it ends.
   type = "batch"
@@ -40,15 +51,18 @@ job "hello" {
       # No lifecycle block: a main task.
       driver = "raw_exec"
 
-      # $${...} with two dollars would reach the shell as it is. One dollar and
-      # braces are filled in: ${var.…} when this file is read, all else when the
-      # task starts. $NAME without braces is left to the shell, which finds its
-      # values in the task's environment.
+      # Who fills in what:
+      #
+      #   ${var.greeting}    nodekeep, when this file is read
+      #   ${NOMAD_ALLOC_DIR} nodekeep, when the task starts: the task sees the value
+      #   $GREETING          the shell, from the task's environment
+      #   $${GREETING}       the shell too: $$ is how a $ is written before a brace,
+      #                      so that the task sees ${GREETING}
       config {
         command = "/bin/sh"
         args = ["-c", <<-EOF
           while read -r guest; do
-            echo "$GREETING, $guest!"
+            echo "$${GREETING}, $guest!"
             sleep 1
           done < ${NOMAD_ALLOC_DIR}/data/guests
           echo "that was ${NOMAD_TASK_NAME} of ${NOMAD_ALLOC_NAME}"
