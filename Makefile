@@ -69,6 +69,7 @@ arch:
 
 bench: ## the figures of docs/benchmarks.md, each beside its physical limit
 	$(GO) run ./bench
+	$(GO) test -run '^$$' -bench '^BenchmarkStartTask$$' -benchtime 2s ./driver/driverplugin
 
 fuzz: ## every fuzz target for FUZZTIME (20s)
 	.ci/fuzz $(FUZZTIME)

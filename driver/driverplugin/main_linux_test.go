@@ -48,7 +48,7 @@ func play(role string) {
 	}
 }
 
-func self(t *testing.T) string {
+func self(t testing.TB) string {
 	t.Helper()
 	exe, err := os.Executable()
 	require.NoError(t, err)
@@ -56,7 +56,7 @@ func self(t *testing.T) string {
 }
 
 // shortDir is a directory whose path leaves room for a socket's.
-func shortDir(t *testing.T) string {
+func shortDir(t testing.TB) string {
 	t.Helper()
 	root := "/dev/shm"
 	if st, err := os.Stat(root); err != nil || !st.IsDir() {
@@ -91,7 +91,7 @@ func (l *logged) logger() hclog.Logger {
 }
 
 // launch is how a plugin of that role is started.
-func launch(t *testing.T, role string, more ...string) (drivermanager.Launch, *logged) {
+func launch(t testing.TB, role string, more ...string) (drivermanager.Launch, *logged) {
 	t.Helper()
 	l, dir := &logged{}, filepath.Join(shortDir(t), "p")
 	return drivermanager.Launch{Dir: dir, Log: l.logger(),
