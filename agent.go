@@ -73,24 +73,11 @@ type runners struct {
 	listed   map[string]bool // in the last desired list; nil before the first
 }
 
-// makeDataDir makes the directory where it is missing. Tasks of other users must
-// be able to pass through it to their own; what is in it is closed to them or
-// theirs. One that is there already is the host's affair.
-func makeDataDir(dir string) error {
-	if _, err := os.Stat(dir); err == nil {
-		return nil
-	}
-	if err := os.MkdirAll(dir, 0o711); err != nil {
-		return err
-	}
-	return os.Chmod(dir, 0o711) // whatever the umask
-}
-
 // New locks and opens the state below cfg.DataDir and makes the drivers. It runs
 // nothing. A faulty cfg is a joined list of ConfigError; a directory that another
 // agent uses is state.ErrLocked within 6 s, a runtime directory RuntimeDirError; a damaged state file is
-// state.ErrCorruptStore, a newer one state.ErrTooNew. Whoever does not call Run
-// calls Close.
+// state.ErrCorruptStore, a newer one state.ErrTooNew. A first start that fails leaves
+// nothing in DataDir that was not there. Whoever does not call Run calls Close.
 func New(cfg Config) (*Agent, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -99,9 +86,21 @@ func New(cfg Config) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := makeDataDir(cfg.DataDir); err != nil {
+	undo, err := MakeDataDir(cfg.DataDir)
+	if err != nil {
 		return nil, fmt.Errorf("nodekeep: the data directory must be writable: %w", err)
 	}
+	a, err := open(cfg)
+	if err != nil {
+		undo()
+		return nil, err
+	}
+	return a, nil
+}
+
+// open makes the agent in its data directory.
+func open(cfg Config) (*Agent, error) {
+	discard := firstStart(cfg.DataDir)
 	store, err := state.Open(state.OpenConfig{Path: filepath.Join(cfg.DataDir, "state.db"), Warn: cfg.Log.Named("state").Warn})
 	if err != nil {
 		return nil, err
@@ -116,6 +115,7 @@ func New(cfg Config) (*Agent, error) {
 	}
 	a.box = a.newBox()
 	if err := a.assemble(); err != nil {
+		discard() // while the lock is ours
 		return nil, errors.Join(err, a.release())
 	}
 	return a, nil

@@ -23,6 +23,10 @@ func tryLock(path string) (*os.File, error) {
 	if errors.Is(err, syscall.EWOULDBLOCK) {
 		err = errBusy
 	}
+	var st syscall.Stat_t
+	if err == nil && (syscall.Fstat(int(f.Fd()), &st) != nil || st.Nlink == 0) {
+		err = errBusy // removed by a first start that failed just now: try the new one
+	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}

@@ -91,9 +91,11 @@ func open(cfg OpenConfig, steps []step) (*bolt, error) {
 		return nil, fmt.Errorf("state: the agent must be able to write there: %w", err)
 	}
 	var err error
+	lockIsNew := !exists(cfg.Path + ".lock")
 	if s.lock, err = lockFile(cfg.Path, cfg.Timeout); err != nil {
 		return nil, err
 	}
+	isNew := !exists(cfg.Path)
 	layout, err := s.prepare()
 	if err == nil {
 		err = s.open()
@@ -108,10 +110,22 @@ func open(cfg OpenConfig, steps []step) (*bolt, error) {
 		err = errors.Join(err, s.release())
 	}
 	if err != nil {
-		return nil, errors.Join(s.explain(err), s.lock.Close())
+		err = s.explain(err)
+		if isNew { // nothing half-made stays; the lock is still ours
+			_ = os.Remove(cfg.Path)
+			if lockIsNew {
+				_ = os.Remove(cfg.Path + ".lock")
+			}
+		}
+		return nil, errors.Join(err, s.lock.Close())
 	}
 	go s.write()
 	return s, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
 
 // prepare makes the file, or checks it and brings it to the layout before the

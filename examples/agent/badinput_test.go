@@ -115,6 +115,29 @@ func TestBadNode(t *testing.T) {
 		b.data = filepath.Join(file, "below")
 		b.refused(1, "name another one with --data", "serve", "--runtime-dir", b.run)
 	})
+	t.Run("full disk", func(t *testing.T) {
+		b := newBox(t)
+		disk := b.data
+		require.NoError(t, os.MkdirAll(disk, 0o700))
+		require.NoError(t, syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=16k,mode=700"))
+		t.Cleanup(func() { _ = syscall.Unmount(disk, syscall.MNT_DETACH) })
+		for _, b.data = range []string{disk, filepath.Join(disk, "new", "data")} {
+			b.refused(1, "is full: make room on it, or name another directory with --data", "serve", "--runtime-dir", b.run)
+			b.refused(1, "is full: make room on it, or name another directory with --data", "run", b.jobFile("x", "batch", "true", ""), "--runtime-dir", b.run)
+			require.Equal(t, []string{disk}, tree(t, disk), "nothing half-made")
+		}
+		require.Empty(t, tree(t, b.run)[1:])
+	})
+	t.Run("taken runtime directory", func(t *testing.T) {
+		b := newBox(t)
+		b.serve()
+		mine := b.data
+		b.data = filepath.Join(t.TempDir(), "other")
+		b.refused(1, "is in use by the agent of", "serve", "--runtime-dir", b.run)
+		require.NoDirExists(t, b.data, "nothing half-made")
+		b.data = mine
+		require.Equal(t, "no allocs\n", b.ok("ps"))
+	})
 	t.Run("second agent", func(t *testing.T) {
 		b := newBox(t)
 		first := b.serve()

@@ -42,32 +42,24 @@ type nodeConfig struct {
 	log        hclog.Logger
 }
 
-// makeDataDir makes it so that tasks of other users can reach their directories.
-func makeDataDir(dir string) error {
-	if st, err := os.Stat(dir); err == nil && st.IsDir() {
-		return nil
-	}
-	if err := os.MkdirAll(dir, 0o711); err != nil {
-		return err
-	}
-	return os.Chmod(dir, 0o711)
-}
-
 // openNode takes the data directory. Nothing runs yet; run must be called. An
-// error leaves nothing open.
-func openNode(ctx context.Context, cfg nodeConfig) (*node, error) {
-	if err := makeDataDir(cfg.dir); err != nil {
+// error leaves nothing open, and of a first start nothing in the directory.
+func openNode(ctx context.Context, cfg nodeConfig) (_ *node, err error) {
+	undo, err := nodekeep.MakeDataDir(cfg.dir)
+	defer func() {
+		if err != nil {
+			undo()
+			err = cannotStart(cfg.dir, err)
+		}
+	}()
+	if err != nil {
 		return nil, fmt.Errorf("the data directory cannot be made: %w: name another one with --data", err)
 	}
 	ln, err := api.Listen(ctx, socketPath(cfg.dir))
-	switch {
-	case errors.Is(err, api.ErrInUse):
+	if errors.Is(err, api.ErrInUse) {
 		return nil, fmt.Errorf("%w: %s: use that one (nodekeep ps), stop it, or name another directory with --data", errBusy, cfg.dir)
-	case errors.Is(err, os.ErrPermission):
-		return nil, fmt.Errorf("no permission to write to the data directory %s: name another one with --data", cfg.dir)
-	case errors.Is(err, syscall.EROFS):
-		return nil, fmt.Errorf("the data directory %s is on a read-only file system: make it writable, or name another one with --data", cfg.dir)
-	case err != nil:
+	}
+	if err != nil {
 		return nil, err
 	}
 	agent, err := nodekeep.New(nodekeep.Config{
@@ -85,6 +77,21 @@ func openNode(ctx context.Context, cfg nodeConfig) (*node, error) {
 		return nil, errors.Join(err, ln.Close())
 	}
 	return &node{agent: agent, ln: ln, dir: cfg.dir, log: cfg.log}, nil
+}
+
+// cannotStart says what helps where the data directory does not take what a node
+// has to write.
+func cannotStart(dir string, err error) error {
+	switch {
+	case errors.Is(err, errBusy):
+	case errors.Is(err, os.ErrPermission):
+		return fmt.Errorf("no permission to write to the data directory %s: name another one with --data", dir)
+	case errors.Is(err, syscall.EROFS):
+		return fmt.Errorf("the data directory %s is on a read-only file system: make it writable, or name another one with --data", dir)
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return fmt.Errorf("the disk of the data directory %s is full: make room on it, or name another directory with --data", dir)
+	}
+	return err
 }
 
 // run runs the node for as long as body runs, which is called once the node
