@@ -138,11 +138,14 @@ func (a *Agent) assemble() (err error) {
 		return fmt.Errorf("nodekeep: runtime directory: %w", err)
 	}
 	if !a.cfg.NoCgroups {
-		if a.tree, err = cgroup.Open(cgroup.Config{Slice: a.cfg.CgroupSlice, AgentID: a.id.ID}); err != nil {
+		if a.tree, err = cgroup.Open(cgroup.Config{Slice: a.cfg.CgroupSlice, AgentID: a.id.ID, Mine: a.pool.Owns}); err != nil {
 			return err
 		}
 		if a.tree.Mode() == cgroup.None {
 			a.log.Warn("no cgroups: tasks are tracked by what they inherit", "reason", a.tree.Reason())
+		}
+		if lacking := a.tree.Lacking(); lacking != "" {
+			a.log.Warn("cgroup controllers are missing", "lacking", lacking)
 		}
 	}
 	a.drivers, err = a.newDrivers()

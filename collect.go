@@ -237,6 +237,7 @@ func (a *Agent) sweepDirs(ctx context.Context) error {
 		if _, err := a.entry(id); err == nil {
 			continue
 		}
+		errs = append(errs, a.killLost(id))
 		dir, err := allocdir.New(allocdir.Config{Root: a.allocRoot(), AllocID: id, Private: a.private, Log: a.log})
 		if err == nil {
 			err = dir.Destroy(ctx)

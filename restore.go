@@ -7,6 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -163,11 +166,43 @@ func (a *Agent) erase(ctx context.Context, id string) error {
 	if a.tree != nil && a.tree.Mode() != cgroup.None {
 		errs = append(errs, a.tree.RemoveAlloc(id))
 	}
+	errs = append(errs, a.killLost(id))
 	dir, err := allocdir.New(allocdir.Config{Root: a.allocRoot(), AllocID: id, Private: a.private, Log: a.log})
 	if err == nil {
 		err = dir.Destroy(ctx)
 	}
 	return errors.Join(append(errs, err)...)
+}
+
+// attemptsSought bounds the attempts of a task that are looked for by name.
+const attemptsSought = 1 << 16
+
+// killLost ends the alloc's tasks without a cgroup that no supervisor remembers,
+// whichever scope they were in. Their names are those of the directories they
+// have; to be called while these are there.
+func (a *Agent) killLost(id string) error {
+	names, _ := os.ReadDir(filepath.Join(a.allocRoot(), id))
+	ids := func(yield func(string) bool) {
+		for _, name := range names {
+			for n := range attemptsSought {
+				if !yield(id + "/" + name.Name() + "/" + strconv.Itoa(n)) {
+					return
+				}
+			}
+		}
+	}
+	scopes := []string{"alloc/" + id, "node"}
+	for _, name := range names {
+		scopes = append(scopes, "task/"+id+"/"+name.Name())
+	}
+	var errs []error
+	for _, scope := range scopes {
+		n, err := a.pool.KillMarked(scope, id+"/", ids)
+		if errs = append(errs, err); n > 0 {
+			a.log.Warn("ended processes that no supervisor remembered", "alloc_id", id, "scope", scope, "processes", n)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // restoreBound is how long one alloc may keep the agent from being ready.

@@ -135,6 +135,10 @@ func (p *Pool) Names() ([]string, error) {
 	return l, nil
 }
 
+// Owns says whether a process is a supervisor of one of this pool's scopes,
+// whichever agent started it.
+func (p *Pool) Owns(pid int) bool { return strings.HasPrefix(serverOf(pid), p.cfg.Dir+"/") }
+
 // Close detaches: it closes all connections and waits for what the pool runs.
 // Supervisors and tasks live on. Calls under way and later ones return
 // ErrClosed. Idempotent.

@@ -8,6 +8,7 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"iter"
 	"syscall"
 	"time"
 )
@@ -31,6 +32,12 @@ func (p *Pool) Names() ([]string, error) { return nil, errSystem }
 
 // Close does nothing.
 func (p *Pool) Close() error { return nil }
+
+// Owns is false: there are no supervisors.
+func (p *Pool) Owns(int) bool { return false }
+
+// KillMarked finds none.
+func (p *Pool) KillMarked(string, string, iter.Seq[string]) (killed int, err error) { return 0, nil }
 
 // Start fails.
 func (s *Scope) Start(context.Context, Spec) (Status, error) { return Status{}, errSystem }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/nodekeep/nodekeep/internal/cgroup"
@@ -249,13 +250,21 @@ func (s *server) endOlder(pid int) {
 	_, _, _ = awaitPidfd(f, parent, start)
 }
 
-func (s *server) isOlder(pid int) bool {
+func (s *server) isOlder(pid int) bool { return serverOf(pid) == s.dir }
+
+// serverOf returns the scope that a process of this user is a supervisor of, ""
+// if it is none.
+func serverOf(pid int) string {
 	b, err := os.ReadFile("/proc/" + itoa(pid) + "/cmdline")
-	if err != nil || string(b) != argv0+"\x00"+s.dir+"\x00" {
-		return false
+	name, dir, ok := strings.Cut(strings.TrimSuffix(string(b), "\x00"), "\x00")
+	if err != nil || !ok || name != argv0 {
+		return ""
 	}
 	var st syscall.Stat_t
-	return syscall.Stat("/proc/"+itoa(pid), &st) == nil && int(st.Uid) == os.Geteuid()
+	if syscall.Stat("/proc/"+itoa(pid), &st) != nil || int(st.Uid) != os.Geteuid() {
+		return ""
+	}
+	return dir
 }
 
 // An exit that no agent was there to hear is also written to the task's ExitDir,
