@@ -76,6 +76,13 @@ func (f *farm) Sweep(dir string) error {
 	return nil
 }
 
+// launched is when a program was started.
+func (f *farm) launched(name string) []time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.programs[name].launches)
+}
+
 // last is a program's latest process.
 func (f *farm) last(name string) *life {
 	f.mu.Lock()

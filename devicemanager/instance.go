@@ -193,10 +193,13 @@ func (i *instance) fingerprints(ctx context.Context, p device.Plugin) error {
 					fp.Err = device.Validate(fp.Groups)
 				}
 				if fp.Err != nil {
-					if err = fp.Err; errors.Is(err, device.ErrDisabled) {
+					err = fp.Err
+					switch {
+					case errors.Is(err, device.ErrDisabled):
 						return err
+					case !errors.Is(err, driver.ErrPluginGone): // its end says more
+						i.lose(driver.Unhealthy, err.Error())
 					}
-					i.lose(driver.Unhealthy, err.Error())
 					continue
 				}
 				wait = firstBackoff

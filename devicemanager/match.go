@@ -64,46 +64,54 @@ type choice struct {
 	ids   []string
 }
 
+// option is a group that a request could be satisfied from.
+type option struct {
+	view  int
+	score float64
+}
+
+// options are those of a request, the one that suits its affinities best first.
+func options(r *spec.DeviceRequest, views []view) (of []option, err error) {
+	var misfits []string
+	for n, v := range views {
+		if !v.group.Is(r.Name) {
+			continue
+		}
+		why, err := misfit(r, v.group)
+		if err != nil {
+			return nil, err
+		}
+		if why != "" {
+			misfits = append(misfits, v.group.ID()+": "+why)
+			continue
+		}
+		score, err := affinity(r, v.group)
+		if err != nil {
+			return nil, err
+		}
+		of = append(of, option{n, score})
+	}
+	switch {
+	case len(of) == 0 && len(misfits) == 0:
+		return nil, fmt.Errorf("%w: %q is asked for, and this node has %s", ErrNoDevice, r.Name, listed(views))
+	case len(of) == 0:
+		return nil, fmt.Errorf("%w: %q is asked for, but %s", ErrNoDevice, r.Name, strings.Join(misfits, "; "))
+	}
+	slices.SortStableFunc(of, func(a, b option) int { return cmp.Compare(b.score, a.score) })
+	return of, nil
+}
+
 // plan finds devices for all requests. Of the ways there are it takes the one that
 // suits the affinities of the first request best, then the second's, and so on.
 // The error is ErrRequest, ErrNoDevice or ErrBusy.
 func plan(requests []spec.DeviceRequest, views []view) ([]choice, error) {
-	type candidate struct {
-		view  int
-		score float64
-	}
-	var options [][]candidate
-	for _, r := range requests {
-		var of []candidate
-		var misfits []string
-		named := false
-		for n, v := range views {
-			if !v.group.Is(r.Name) {
-				continue
-			}
-			named = true
-			why, err := misfit(&r, v.group)
-			switch {
-			case err != nil:
-				return nil, err
-			case why != "":
-				misfits = append(misfits, v.group.ID()+": "+why)
-			default:
-				score, err := affinity(&r, v.group)
-				if err != nil {
-					return nil, err
-				}
-				of = append(of, candidate{n, score})
-			}
+	var of [][]option
+	for n := range requests {
+		o, err := options(&requests[n], views)
+		if err != nil {
+			return nil, err
 		}
-		switch {
-		case !named:
-			return nil, fmt.Errorf("%w: %q is asked for, and this node has %s", ErrNoDevice, r.Name, listed(views))
-		case len(of) == 0:
-			return nil, fmt.Errorf("%w: %q is asked for, but %s", ErrNoDevice, r.Name, strings.Join(misfits, "; "))
-		}
-		slices.SortStableFunc(of, func(a, b candidate) int { return cmp.Compare(b.score, a.score) })
-		options = append(options, of)
+		of = append(of, o)
 	}
 	free := make([][]string, len(views))
 	for n, v := range views {
@@ -115,21 +123,21 @@ func plan(requests []spec.DeviceRequest, views []view) ([]choice, error) {
 		if n == len(requests) {
 			return true
 		}
-		for _, c := range options[n] {
+		for _, o := range of[n] {
 			if steps++; steps > maxSteps {
 				return false
 			}
-			before := free[c.view]
+			before := free[o.view]
 			ids, ok := pick(&requests[n], before)
 			if !ok {
 				continue
 			}
-			out[n] = choice{views[c.view].group, ids}
-			free[c.view] = slices.DeleteFunc(slices.Clone(before), func(id string) bool { return slices.Contains(ids, id) })
+			out[n] = choice{views[o.view].group, ids}
+			free[o.view] = slices.DeleteFunc(slices.Clone(before), func(id string) bool { return slices.Contains(ids, id) })
 			if choose(n + 1) {
 				return true
 			}
-			free[c.view] = before
+			free[o.view] = before
 		}
 		return false
 	}

@@ -67,6 +67,7 @@ var unlinked = []struct {
 	}, nil, "a host that brings its own drivers links none of that"},
 	{"allocrunner", heavy, nil, "the same"},
 	{"drivermanager", heavy, nil, "it has Launchers; the wire is theirs"},
+	{"devicemanager", heavy, nil, "the same"},
 	{".", heavy, nil, "drivers, the wire and other capabilities arrive through its Config"},
 }
 
