@@ -105,7 +105,11 @@ func (d *scripts) Start(ctx context.Context, cfg driver.TaskConfig) (*driver.Han
 	if err := become(cfg.User, &spec); err != nil {
 		return nil, err
 	}
-	st, err := d.pool.Scope(cfg.Scope).Start(ctx, spec)
+	var st supervisor.Status
+	err := d.with(cfg.Scope, func(sc *supervisor.Scope) (err error) {
+		st, err = sc.Start(ctx, spec)
+		return err
+	})
 	if err != nil {
 		return nil, translate(err)
 	}

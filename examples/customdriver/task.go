@@ -42,6 +42,17 @@ func (d *scripts) scope(id string) (*supervisor.Scope, error) {
 	return d.pool.Scope(p.Scope), nil
 }
 
+// with asks a supervisor. While it is asked, the end of its last task may release
+// it; then the next one is asked, since all that is asked may be repeated.
+func (d *scripts) with(scope string, ask func(*supervisor.Scope) error) (err error) {
+	for range 5 {
+		if err = ask(d.pool.Scope(scope)); !errors.Is(err, supervisor.ErrClosed) {
+			break
+		}
+	}
+	return err
+}
+
 // Recover makes a task of an earlier process of this driver known again. Only what
 // is proved to be gone is not found; every other error leaves it open.
 func (d *scripts) Recover(ctx context.Context, h *driver.Handle) error {
@@ -161,21 +172,27 @@ func (d *scripts) Destroy(ctx context.Context, ref driver.TaskRef, force bool) e
 	if p.Scope == "" {
 		return fmt.Errorf("%w: %q, and nothing proves that it is gone", driver.ErrTaskNotFound, ref.ID)
 	}
-	sc := d.pool.Scope(p.Scope)
-	st, err := sc.Lookup(ctx, ref.ID)
+	err := d.with(p.Scope, func(sc *supervisor.Scope) error { return p.destroy(ctx, sc, ref.ID, force) })
+	if err == nil {
+		d.drop(ref.ID)
+	}
+	return err
+}
+
+func (p process) destroy(ctx context.Context, sc *supervisor.Scope, id string, force bool) error {
+	st, err := sc.Lookup(ctx, id)
 	if errors.Is(err, supervisor.ErrNotFound) && p.PID != 0 {
-		st, err = sc.Adopt(ctx, p.identity(ref.ID))
+		st, err = sc.Adopt(ctx, p.identity(id))
 	}
 	if err == nil && !st.Exited && !force {
-		return fmt.Errorf("%w: %q", driver.ErrTaskRunning, ref.ID)
+		return fmt.Errorf("%w: %q", driver.ErrTaskRunning, id)
 	}
 	if err == nil {
-		err = sc.Destroy(ctx, ref.ID)
+		err = sc.Destroy(ctx, id)
 	}
 	if err = translate(err); err != nil && !errors.Is(err, driver.ErrTaskNotFound) {
 		return err
 	}
-	d.drop(ref.ID)
 	// The supervisor goes with its last task.
 	if err := sc.Release(ctx); err != nil && !errors.Is(err, supervisor.ErrBusy) {
 		return translate(err)
