@@ -13,28 +13,6 @@ import (
 	"github.com/nodekeep/nodekeep"
 )
 
-func TestMakeDataDir(t *testing.T) {
-	root := t.TempDir()
-	undo, err := nodekeep.MakeDataDir(filepath.Join(root, "a", "b"))
-	require.NoError(t, err)
-	st, err := os.Stat(filepath.Join(root, "a", "b"))
-	require.NoError(t, err)
-	require.Equal(t, os.FileMode(0o711), st.Mode().Perm())
-	again, err := nodekeep.MakeDataDir(filepath.Join(root, "a", "b"))
-	require.NoError(t, err)
-	again()
-	require.DirExists(t, filepath.Join(root, "a", "b"), "it was there")
-	file := filepath.Join(root, "a", "file")
-	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	undo()
-	require.NoDirExists(t, filepath.Join(root, "a", "b"))
-	require.FileExists(t, file)
-	undo, err = nodekeep.MakeDataDir(filepath.Join(file, "below"))
-	require.Error(t, err)
-	undo()
-	require.FileExists(t, file)
-}
-
 // A first start that fails leaves nothing; one in a directory with a state leaves
 // that as it is.
 func TestFirstStartFails(t *testing.T) {

@@ -222,6 +222,13 @@ func (d *Dir) BuildTask(ctx context.Context, name string, opts TaskOptions) (Tas
 	return d.Task(name), rep, nil
 }
 
+// DropSecrets unmounts the secrets of these tasks, and what is in them is gone: for
+// an alloc whose tasks have all ended. The directories stay, empty. Secrets that
+// lie on disk stay too, until Destroy. Idempotent; what is not there is no error.
+// ErrBusy while a process uses one: the others are dropped, and that one with
+// Destroy at the latest.
+func (d *Dir) DropSecrets(tasks []string) error { return d.dropSecrets(tasks) }
+
 // Destroy unmounts and removes all of the alloc, its private files first. A mount
 // in use is ErrBusy with its path; all else is removed meanwhile. Repeat it until
 // it returns nil: what is gone already is no error. It works from what is on disk

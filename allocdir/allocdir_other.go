@@ -93,6 +93,9 @@ func ensure(root *os.Root, name string, mode fs.FileMode) error {
 	return nil
 }
 
+// dropSecrets: nothing is mounted here.
+func (d *Dir) dropSecrets([]string) error { return nil }
+
 func (d *Dir) remove(ctx context.Context, parent string) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -30,6 +30,41 @@ func (d *Dir) remove(ctx context.Context, parent string) error {
 	return removeTree(ctx, d.log, parent, d.cfg.AllocID)
 }
 
+func (d *Dir) dropSecrets(tasks []string) error {
+	alloc, err := unix.Open(d.path, openFlags, 0)
+	if err == unix.ENOENT {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("allocdir: open %s: %w", d.path, err)
+	}
+	defer unix.Close(alloc)
+	r := remover{log: d.log, root: os.Geteuid() == 0}
+	var errs []error
+	for _, name := range tasks {
+		errs = append(errs, r.dropSecrets(alloc, name, filepath.Join(d.path, name)))
+	}
+	return errors.Join(errs...)
+}
+
+// dropSecrets takes off what is mounted on a task's secrets directory.
+func (r *remover) dropSecrets(alloc int, task, path string) error {
+	dir, err := openHere(alloc, task)
+	switch err {
+	case nil:
+	case unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EXDEV: // never made, or no longer ours
+		return nil
+	default:
+		return fmt.Errorf("allocdir: open %s: %w", path, err)
+	}
+	defer unix.Close(dir)
+	secrets, err := r.enter(dir, secretsName, filepath.Join(path, secretsName))
+	if secrets >= 0 {
+		unix.Close(secrets)
+	}
+	return err
+}
+
 func removeTree(ctx context.Context, log hclog.Logger, parent, name string) error {
 	fd, err := unix.Open(parent, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err == unix.ENOENT {

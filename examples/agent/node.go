@@ -19,6 +19,7 @@ import (
 	"github.com/nodekeep/nodekeep/api"
 	"github.com/nodekeep/nodekeep/driver/rawexec"
 	"github.com/nodekeep/nodekeep/drivermanager"
+	"github.com/nodekeep/nodekeep/internal/datadir"
 	"github.com/nodekeep/nodekeep/state"
 )
 
@@ -45,7 +46,7 @@ type nodeConfig struct {
 // openNode takes the data directory. Nothing runs yet; run must be called. An
 // error leaves nothing open, and of a first start nothing in the directory.
 func openNode(ctx context.Context, cfg nodeConfig) (_ *node, err error) {
-	undo, err := nodekeep.MakeDataDir(cfg.dir)
+	undo, err := datadir.Make(cfg.dir)
 	defer func() {
 		if err != nil {
 			undo()

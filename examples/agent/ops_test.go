@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -209,4 +210,46 @@ exec sleep 1005`, ""), "--wait", "running")
 	})
 	b.ok("stop", "tree")
 	require.Empty(t, b.marked())
+}
+
+// TestSecretsEnd: what tasks were trusted with does not outlive them, also where
+// the agent was dead when they ended.
+func TestSecretsEnd(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("secrets are in memory only where root runs")
+	}
+	b := newBox(t)
+	mounted := func(id string) bool {
+		mounts, err := os.ReadFile("/proc/self/mounts")
+		require.NoError(t, err)
+		return strings.Contains(string(mounts), filepath.Join(b.data, "alloc", id, "main", "secrets"))
+	}
+	a := b.serve()
+	b.ok("apply", b.jobFile("done", "batch", `echo hush > $NOMAD_SECRETS_DIR/token`, ""), "--wait", "complete")
+	require.False(t, mounted(b.ps()["done"].ID))
+	b.ok("apply", b.jobFile("svc", "service", `exec sleep 1000`, ""), "--wait", "running")
+	svc := b.ps()["svc"]
+	require.True(t, mounted(svc.ID))
+	b.ok("restart", "svc")
+	require.True(t, mounted(svc.ID), "it runs")
+	b.ok("apply", b.jobFile("end", "batch", `while [ ! -e "$DIR/end" ]; do sleep 0.01; done`, ""), "--wait", "running")
+	end := b.ps()["end"]
+	a.kill(syscall.SIGKILL)
+	in, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", end.Tasks[0].PID))
+	require.NoError(t, err)
+	dir := regexp.MustCompile(`\x00DIR=([^\x00]+)`).FindSubmatch(append([]byte{0}, in...))
+	require.NotNil(t, dir)
+	require.NoError(t, os.WriteFile(filepath.Join(string(dir[1]), "end"), nil, 0o600))
+	b.gone("of the batch", func() []int {
+		if started(end.Tasks[0].PID) == "" {
+			return nil
+		}
+		return []int{end.Tasks[0].PID}
+	})
+	require.True(t, mounted(end.ID), "nobody was there to see the end")
+	b.serve()
+	b.until("end", "is over", func(al api.Alloc) bool { return al.Done })
+	require.False(t, mounted(end.ID))
+	b.ok("stop", "svc")
+	require.False(t, mounted(svc.ID))
 }
