@@ -30,7 +30,7 @@ func (d *Dir) PutFile(ctx context.Context, task, name string, data []byte, mode 
 		return context.Cause(ctx)
 	}
 	if !fs.ValidPath(name) || name == "." || !filepath.IsLocal(filepath.FromSlash(name)) {
-		return fmt.Errorf("allocdir: %q is no file below %s: name a path without . and ..", name, localName)
+		return fmt.Errorf("allocdir: %q is no file below %s: name a path without dots for directories", name, localName)
 	}
 	root, err := os.OpenRoot(d.Task(task).Local)
 	if err != nil {
