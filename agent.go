@@ -20,6 +20,7 @@ import (
 
 	"github.com/nodekeep/nodekeep/allocdir"
 	"github.com/nodekeep/nodekeep/allocrunner"
+	"github.com/nodekeep/nodekeep/devicemanager"
 	"github.com/nodekeep/nodekeep/internal/cgroup"
 	"github.com/nodekeep/nodekeep/internal/datadir"
 	"github.com/nodekeep/nodekeep/outbox"
@@ -44,6 +45,7 @@ type Agent struct {
 	pool     *supervisor.Pool
 	tree     *cgroup.Tree // nil without cgroups
 	drivers  *drivers
+	devices  *devicemanager.Manager
 	box      *outbox.Box
 	host     map[string]string
 	id       identity
@@ -149,8 +151,10 @@ func (a *Agent) assemble() (err error) {
 			a.log.Warn("cgroup controllers are missing", "lacking", lacking)
 		}
 	}
-	a.drivers, err = a.newDrivers()
-	return err
+	if a.drivers, err = a.newDrivers(); err != nil {
+		return err
+	}
+	return a.newDevices()
 }
 
 // release gives back what New took. Idempotent.
@@ -198,13 +202,14 @@ func (a *Agent) run(ctx context.Context) error {
 	if err := a.load(ctx); err != nil {
 		return err
 	}
+	a.freeDevices()
 	close(a.loaded)
 	ctx, letGo := a.drive(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { a.box.Run(ctx) })
 	a.restore(ctx, restoreBound)
 	wg.Go(func() { a.begin(ctx) })
-	if a.drivers.ready(ctx); ctx.Err() == nil {
+	if a.pluginsReady(ctx); ctx.Err() == nil {
 		close(a.ready)
 	}
 	a.collect(ctx)
@@ -265,8 +270,8 @@ func (a *Agent) busy() bool {
 	return false
 }
 
-// Ready is closed once restore was attempted for every record and every driver
-// has given its first fingerprint (or a minute has passed).
+// Ready is closed once restore was attempted for every record and every driver and
+// device plugin has given its first fingerprint (or a minute has passed).
 func (a *Agent) Ready() <-chan struct{} { return a.ready }
 
 // Done is closed when Run has returned.

@@ -166,6 +166,10 @@ func (a *Agent) unmet(al *spec.Alloc) error {
 		builtin = append(builtin, "volumes", "mounts")
 		errs = append(errs, a.cfg.Storage.HostVolumes.Check(al))
 	}
+	if a.hasDevices() {
+		builtin = append(builtin, "devices")
+		errs = append(errs, a.knownDevices(al))
+	}
 	for _, n := range al.Needs() {
 		if !slices.Contains(a.cfg.Features, n.Feature) && !slices.Contains(builtin, n.Feature) {
 			errs = append(errs, &UnmetError{n})

@@ -18,6 +18,7 @@ import (
 
 	"github.com/nodekeep/nodekeep/allocdir"
 	"github.com/nodekeep/nodekeep/allocrunner"
+	"github.com/nodekeep/nodekeep/devicemanager"
 	"github.com/nodekeep/nodekeep/drivermanager"
 	"github.com/nodekeep/nodekeep/hooks/core"
 	"github.com/nodekeep/nodekeep/spec"
@@ -54,6 +55,11 @@ type Config struct {
 	// are the agent's. Of two with one name that of this process is used.
 	Drivers []DriverFunc
 	Plugins drivermanager.Config
+	// Devices are the plugins that find devices for tasks: Devices.Launchers, such as
+	// devicemanager.InProcess(sysfs.New()) or deviceplugin.Dir("/opt/plugins"). Dir,
+	// Store and Log are the agent's. Without launchers an alloc that asks for devices
+	// is refused, unless Features names "devices".
+	Devices devicemanager.Config
 	Node    taskenv.Node // ID, Name, Datacenter and Region have defaults
 
 	Scope         ScopeMode
@@ -117,6 +123,10 @@ func (c *Config) validate() error {
 		bad("Plugins", c.Plugins.Dir, "must leave out Dir, Records and Log: they are the agent's")
 	}
 	errs = append(errs, c.Plugins.Validate())
+	if c.Devices.Dir != "" || c.Devices.Store != nil || c.Devices.Log != nil {
+		bad("Devices", c.Devices.Dir, "must leave out Dir, Store and Log: they are the agent's")
+	}
+	errs = append(errs, c.Devices.Validate())
 	if c.MaxKillTimeout < 0 {
 		bad("MaxKillTimeout", c.MaxKillTimeout.String(), "must not be negative")
 	}

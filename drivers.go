@@ -76,27 +76,30 @@ func (a *Agent) newDrivers() (*drivers, error) {
 	return s, nil
 }
 
-// drive starts the drivers. The context it returns ends when they cannot be run.
+// drive starts drivers and device plugins. The context it returns ends when they
+// cannot be run.
 // letGo is called when the last runner has ended: it ends them, with their
 // programs where no alloc needs those any more, and waits.
 func (a *Agent) drive(ctx context.Context) (_ context.Context, letGo func() error) {
 	driving, end := context.WithCancel(context.WithoutCancel(ctx))
 	ctx, fail := context.WithCancelCause(ctx)
-	ended := make(chan error, 1)
-	go func() {
-		err := a.drivers.run(driving)
-		if err != nil {
-			fail(err)
-		}
-		ended <- err
-	}()
+	ended := make(chan error, 2)
+	for _, run := range []func(context.Context) error{a.drivers.run, a.runDevices} {
+		go func() {
+			err := run(driving)
+			if err != nil {
+				fail(err)
+			}
+			ended <- err
+		}()
+	}
 	return ctx, func() error {
 		if !a.busy() {
 			a.drivers.EndPrograms()
 		}
 		end()
 		defer fail(nil)
-		return <-ended
+		return errors.Join(<-ended, <-ended)
 	}
 }
 

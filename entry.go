@@ -117,6 +117,9 @@ func (a *Agent) build(al *spec.Alloc, p place) (*entry, error) {
 		Previous:    a.previous(e),
 		HostVolumes: a.cfg.Storage.HostVolumes,
 	}
+	if a.hasDevices() {
+		hooks.Devices = a.devices
+	}
 	if own {
 		hooks.AllocScope = func(string) string { return scope }
 	}

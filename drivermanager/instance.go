@@ -111,9 +111,13 @@ func (i *instance) run(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case errors.Is(err, errRefused):
+		case errors.Is(err, errRefused), errors.Is(err, ErrOtherKind):
+			health := driver.Unhealthy
+			if errors.Is(err, ErrOtherKind) {
+				health = driver.Undetected
+			}
 			i.refuse()
-			i.say(driver.Fingerprint{Health: driver.Unhealthy, Description: err.Error()})
+			i.say(driver.Fingerprint{Health: health, Description: err.Error()})
 			<-ctx.Done()
 			return
 		case time.Since(began) > steady:

@@ -6,11 +6,16 @@ package drivermanager
 import (
 	"context"
 	"encoding/json"
+	"errors"
 
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nodekeep/nodekeep/driver"
 )
+
+// ErrOtherKind is what Launch returns for a program that is a plugin, but no driver.
+// It is not started again.
+var ErrOtherKind = errors.New("drivermanager: not a task driver")
 
 // Launcher finds drivers that are programs of their own and runs them. The wire is
 // its business: this package links none. Methods may be called from any goroutine.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -174,7 +175,12 @@ func (o *operation) taskConfig(drv driver.Driver) (driver.TaskConfig, []string, 
 		Res: driver.Resources{CPU: cmp.Or(t.Resources.CPU, spec.DefaultCPU), Cores: t.Resources.CoreIDs,
 			MemoryMB: cmp.Or(t.Resources.MemoryMB, spec.DefaultMemoryMB), MemoryMax: t.Resources.MemoryMaxMB},
 	}
-	for _, c := range o.out.by {
+	for i, c := range o.out.by {
+		if o.hooks[i].stage == StageDevices {
+			for _, k := range slices.Sorted(maps.Keys(c.Env)) {
+				cfg.DevEnv = append(cfg.DevEnv, k+"="+c.Env[k])
+			}
+		}
 		cfg.Mounts = append(cfg.Mounts, c.Mounts...)
 		cfg.Devices = append(cfg.Devices, c.Devices...)
 		if c.Stdio != nil {

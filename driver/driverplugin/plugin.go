@@ -78,6 +78,9 @@ func Launch(ctx context.Context, path string, l drivermanager.Launch) (*Plugin, 
 		if status.Code(err) == codes.Unavailable && soon(proc.Done()) {
 			how = " (it ended: " + proc.How() + ")"
 		}
+		if errors.Is(err, pluginwire.ErrKind) {
+			err = fmt.Errorf("%w: %w", drivermanager.ErrOtherKind, err)
+		}
 		// It had no task yet: there is nothing to be patient for.
 		ended, cancel := context.WithCancel(ctx)
 		cancel()

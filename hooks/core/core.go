@@ -16,6 +16,7 @@
 //	  dirs        the task's directories, its owner     –
 //	  logs        FIFO pair and log files               pair drained and removed
 //	  mounts      the task's volumes, for the driver    –
+//	  devices     what it asks for is its own           given back
 //	  payload     what was dispatched, in a file        –
 package core
 
@@ -48,6 +49,8 @@ type Config struct {
 	Previous *Previous
 	// HostVolumes are what allocs may mount. Nil: volumes are left to others.
 	HostVolumes HostVolumes
+	// Devices gives out the node's devices. Nil: devices are left to others.
+	Devices Devices
 	// Validate checks a task's config against its driver's schema before anything
 	// is made (driverconfig.Validate). Nil: the driver finds out.
 	Validate func(*driver.Schema, json.RawMessage, map[string]spec.Origin) error
@@ -62,6 +65,9 @@ func TaskHooks(cfg Config) []taskrunner.HookFunc {
 	}
 	if cfg.HostVolumes != nil {
 		out = append(out, mounts(cfg.HostVolumes))
+	}
+	if cfg.Devices != nil {
+		out = append(out, devices(cfg.Devices))
 	}
 	return out
 }

@@ -31,10 +31,12 @@ func TestOrder(t *testing.T) {
 		Previous:   &Previous{},
 
 		HostVolumes: HostVolumes{},
+		Devices:     noDevices{},
 	}
 	al := &spec.Alloc{ID: "new", PreviousAlloc: "old", Volumes: map[string]spec.Volume{"v": {}}, Tasks: []spec.Task{{Name: "t"}}}
 	al.Tasks[0].Attach.Mounts = []spec.VolumeMount{{Volume: "v"}}
 	al.Tasks[0].Attach.Payload = &spec.DispatchPayload{}
+	al.Tasks[0].Resources.Devices = []spec.DeviceRequest{{Name: "gpu"}}
 	al.Settings.Disk.Sticky = true
 	al = al.WithDefaults()
 	var out strings.Builder
@@ -61,6 +63,8 @@ func TestOrder(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, string(want), out.String(), "run with -update if that is meant")
 }
+
+type noDevices struct{ Devices }
 
 // listing sorts hooks as the runners do and names their callbacks.
 func listing(hooks []any) string {

@@ -10,6 +10,8 @@ var allow = map[[2]string]string{
 	{"exported names", "driver"}: "a contract of plain data: what a driver is told and what it may answer",
 	{"exported names", "api"}:    "a client, and the shapes of all that it is told",
 
+	{"struct size", "..Config"}: "all that a host chooses, on one page; what belongs together is a struct of its own already",
+
 	{"sleep in test", "internal/guard.TestRun"}:                     "in a table whose functions run inside synctest.Test",
 	{"sleep in test", "internal/cgroup.eventually"}:                 "polls the kernel until a deadline",
 	{"sleep in test", "supervisor.eventually"}:                      "polls real processes until a deadline",
