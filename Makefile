@@ -15,10 +15,10 @@ REAL := . ./allocdir ./api/... ./bench/... ./cmd/... ./driver/driverplugin/... .
         ./internal/account ./internal/cgroup/... ./internal/pluginproc ./logmon/... ./supervisor/...
 PURE  = $(shell $(GO) list ./... | grep -vxF -f <($(GO) list $(REAL)))
 
-.PHONY: help build test test-long check fmt-check tidy-check proto proto-check vet lint arch bench fuzz fmt clean
+.PHONY: help build test test-long test-v2 check fmt-check tidy-check proto proto-check vet lint arch bench fuzz fmt clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## the command and the small supervisor, into bin/
 	$(GO) build ./...
@@ -33,7 +33,12 @@ test-long: ## the same many times over, then each fuzz target for a minute; abou
 	NODEKEEP_LONG=1 $(GO) test -timeout 60m -run '^TestExplore$$' ./taskrunner ./allocrunner
 	$(GO) test -race -count=50 -timeout 60m $(PURE)
 	NODEKEEP_LONG=1 $(GO) test -race -count=10 -timeout 60m $(REAL)
+	NODEKEEP_OLD=1 $(GO) test -timeout 10m -run '^TestOld(Agent|Supervisor)$$' ./supervisor
+	$(MAKE) test-v2
 	$(MAKE) fuzz FUZZTIME=1m
+
+test-v2: ## the tests that use cgroups, on a virtual machine with cgroup v2 only (Debian, ten minutes at most)
+	.ci/v2
 
 check: fmt-check tidy-check proto-check vet lint arch ## format, vet for three systems, linter, structure
 

@@ -319,7 +319,8 @@ func TestStopOutlivesAgentAndSupervisor(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.killSupervisor()
-	if st := r.wait("a"); st.Signal != 9 || !st.Adopted {
+	// Kernels before 6.15 do not tell how one ended that is nobody's child.
+	if st := r.wait("a"); !st.Adopted || st.Signal != 9 && !strings.HasPrefix(st.Err, notSeen) {
 		t.Fatalf("%+v", st)
 	}
 }

@@ -27,6 +27,23 @@ import (
 // answers as told.
 func oldServer(t *testing.T, answer func(r request) *enc) *Scope {
 	t.Helper()
+	return rawServer(t, func() func([]byte) []byte {
+		return func(b []byte) []byte {
+			r, ok := decodeRequest(b)
+			if !ok {
+				return nil
+			}
+			if e := answer(r); e != nil {
+				return e.done()
+			}
+			return nil
+		}
+	})
+}
+
+// rawServer is the same with bytes; connect is called for each connection.
+func rawServer(t *testing.T, connect func() func(frame []byte) (answer []byte)) *Scope {
+	t.Helper()
 	dir := base(t)
 	p, err := NewPool(PoolConfig{Dir: dir + "/run"})
 	if err != nil {
@@ -58,16 +75,13 @@ func oldServer(t *testing.T, answer func(r request) *enc) *Scope {
 			wg.Go(func() {
 				defer func() { _ = f.Close() }()
 				var buf []byte
+				answer := connect()
 				for {
 					b, err := readFrame(f, &buf, maxRequest)
 					if err != nil {
 						return
 					}
-					if r, ok := decodeRequest(b); !ok {
-						return
-					} else if e := answer(r); e != nil {
-						_, _ = f.Write(e.done())
-					}
+					_, _ = f.Write(answer(b))
 				}
 			})
 		}
