@@ -161,3 +161,29 @@ func TestJobFormat(t *testing.T) {
 	code, _, errs = jobCommandLine(t, "job", "format", "bad.hcl", "nowhere.hcl")
 	require.Equal(t, 1, code, errs)
 }
+
+// The jobs that come with the command are valid, formatted and run here, and the
+// first one tells what a newcomer asks.
+func TestJobsOfTheExample(t *testing.T) {
+	files, err := filepath.Glob("jobs/*.hcl")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		code, out, errs := jobCommandLine(t, "job", "validate", file)
+		require.Zero(t, code, errs)
+		require.Empty(t, errs)
+		require.Contains(t, out, "is valid, 1 alloc\n")
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		_, formatted, _ := jobCommandLine(t, "job", "format", file)
+		require.Equal(t, formatted, string(text), file)
+	}
+	hello, err := os.ReadFile("jobs/hello.hcl")
+	require.NoError(t, err)
+	for _, text := range []string{"#   NOMAD_ALLOC_DIR", "#   NOMAD_SECRETS_DIR", "#   $${GREETING}"} {
+		require.Contains(t, string(hello), text)
+	}
+	code, api, errs := jobCommandLine(t, "job", "format", "--json", "jobs/hello.hcl")
+	require.Zero(t, code, errs)
+	require.Contains(t, api, "$${GREETING}, $guest!", "it reaches the node as a text")
+}
