@@ -141,7 +141,9 @@ func (a *Agent) prepare(allocs []*spec.Alloc, epoch string) (created, refused []
 			e, err = a.build(al, place{Scope: a.cfg.Scope, Epoch: epoch})
 		}
 		if err != nil {
-			refused = append(refused, &entry{id: al.ID, fixed: failed(al, err.Error(), a.now())})
+			no := &entry{id: al.ID, fixed: failed(al, err.Error(), a.now())}
+			a.lineage(no, al)
+			refused = append(refused, no)
 			continue
 		}
 		created = append(created, e)

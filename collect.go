@@ -129,6 +129,7 @@ func (a *Agent) bury(ctx context.Context, e *entry) error {
 	}
 	r.mu.Unlock()
 	a.changed.ring()
+	a.nudge() // what it kept may go
 	return nil
 }
 

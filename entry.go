@@ -114,7 +114,7 @@ func (a *Agent) build(al *spec.Alloc, p place) (*entry, error) {
 		Dir:         func(string) (*allocdir.Dir, error) { return e.dir, nil },
 		TaskScopes:  func(string) bool { return p.Scope == ScopeTask },
 		Validate:    driverconfig.Validate,
-		Previous:    a.previous(e),
+		Previous:    a.previous(e, al),
 		HostVolumes: a.cfg.Storage.HostVolumes,
 	}
 	if a.hasDevices() {

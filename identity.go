@@ -47,6 +47,11 @@ type identity struct {
 type place struct {
 	Scope ScopeMode `json:"scope"`
 	Epoch string    `json:"epoch,omitempty"`
+
+	// What the alloc takes the place of, as it was when it came: see lineage.
+	Settled bool     `json:"settled,omitempty"` // the two are known
+	After   []string `json:"after,omitempty"`
+	Disk    bool     `json:"disk,omitempty"`
 }
 
 // fault is why an alloc's record was set aside.

@@ -110,6 +110,108 @@ func TestPreviousAllocStopEndsWait(t *testing.T) {
 	n.absent("new")
 }
 
+// Allocs that were replaced before they could start: the last one waits for the
+// first, which runs, and takes its data. The one between is refused, or waits
+// itself; updates of it change nothing.
+func TestPreviousLine(t *testing.T) {
+	for name, between := range map[string]func(*spec.Alloc){
+		"waits":   func(*spec.Alloc) {},
+		"refused": func(al *spec.Alloc) { al.Tasks[0].Driver = "none" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := fake()
+			n := start(t, config(t, f))
+			n.apply(1, alloc("one", 1, spec.JobService))
+			n.status("one", allocrunner.Running)
+			leaveData(t, n, "one", "rows")
+			release := f.Hang(drivertest.Stop)
+			two := successor("two", "one", 2)
+			between(two)
+			_ = n.Apply(t.Context(), Desired{Index: 2, Full: true, Allocs: []*spec.Alloc{two}})
+			n.apply(3, successor("three", "two", 3))
+			n.until("three", "waiting", func(s AllocStatus, _ bool) bool {
+				return slices.ContainsFunc(s.Tasks["t"].Events, func(ev taskrunner.Event) bool {
+					return strings.Contains(ev.Attrs["message"], "Waiting for the end of alloc ")
+				})
+			})
+			require.Equal(t, 1, f.Lives())
+			n.stop()
+			release()
+			n = start(t, n.cfg)
+			n.apply(3, successor("three", "two", 3))
+			n.status("three", allocrunner.Running)
+			require.Equal(t, 2, f.Lives())
+			requireData(t, n, "three", "rows")
+			n.absent("one")
+			n.absent("two")
+			n.apply(4)
+			n.absent("three")
+			f.Check(t)
+		})
+	}
+}
+
+// What could not be taken over is not lost: it is kept for the next one.
+func TestPreviousTakeOverFails(t *testing.T) {
+	f := fake()
+	cfg := config(t, f)
+	occupied := true
+	cfg.AllocHooks = func(std []allocrunner.HookFunc) []allocrunner.HookFunc {
+		return append(std, func(al *spec.Alloc) (allocrunner.AnyHook, error) {
+			return &allocrunner.Hook[struct{}]{Name: "occupy", Stage: allocrunner.StageDirs + 1,
+				Prerun: func(_ context.Context, r *allocrunner.Request, _ *struct{}) error {
+					if r.Alloc.ID != "two" || !occupied {
+						return nil
+					}
+					return os.WriteFile(filepath.Join(r.Dir.Shared(), "data", "mine"), nil, 0o600)
+				}}, nil
+		})
+	}
+	n := start(t, cfg)
+	n.apply(1, alloc("one", 1, spec.JobService))
+	n.status("one", allocrunner.Running)
+	leaveData(t, n, "one", "rows")
+	n.apply(2, successor("two", "one", 2))
+	require.Contains(t, n.over("two").Description, "there is data already")
+	n.apply(3, successor("three", "one", 3)) // the scheduler tries again
+	n.status("three", allocrunner.Running)
+	requireData(t, n, "three", "rows")
+	n.absent("one")
+}
+
+// Whoever comes after whom is settled when they come; a circle is an error.
+func TestPreviousCircle(t *testing.T) {
+	f := fake()
+	n := start(t, config(t, f))
+	n.apply(1, successor("a", "b", 1), successor("b", "a", 1), successor("c", "a", 1))
+	for _, id := range []string{"a", "b"} {
+		s := n.over(id)
+		require.Equal(t, allocrunner.Failed, s.Status)
+	}
+	n.status("c", allocrunner.Running)
+	require.Equal(t, 1, f.Lives())
+}
+
+// An update in place does not change what an alloc takes over.
+func TestPreviousUpdatedWhileWaiting(t *testing.T) {
+	f := fake()
+	n := start(t, config(t, f))
+	old := alloc("old", 1, spec.JobService)
+	n.apply(1, old)
+	n.status("old", allocrunner.Running)
+	leaveData(t, n, "old", "rows")
+	release := f.Hang(drivertest.Stop)
+	n.apply(2, successor("new", "old", 2))
+	changed := successor("new", "", 3)
+	changed.Settings.Disk.Sticky, changed.Canary = false, true
+	n.apply(3, changed)
+	n.until("new", "updated", func(s AllocStatus, _ bool) bool { return s.ModifyIndex == 3 })
+	release()
+	n.status("new", allocrunner.Running)
+	requireData(t, n, "new", "rows")
+	n.absent("old")
+}
+
 // A canary runs beside the alloc it may replace, and one whose previous is not
 // here, or was never here, starts at once.
 func TestPreviousAllocNoWait(t *testing.T) {
@@ -161,8 +263,13 @@ func TestMigrateFromOtherNode(t *testing.T) {
 	leaveData(t, a, "old", "rows")
 	require.ErrorIs(t, a.SendDisk(t.Context(), "old", io.Discard), ErrRunning)
 	require.ErrorIs(t, a.SendDisk(t.Context(), "none", io.Discard), ErrNoAlloc)
-	a.apply(2, stopped(old, 2))
+	a.apply(1, old, successor("here", "old", 1))
+	a.apply(2, stopped(old, 2), stopped(successor("here", "old", 1), 2))
 	a.over("old")
+	a.over("here")
+	require.ErrorContains(t, a.SendDisk(t.Context(), "old", io.Discard), "goes to alloc here of this node")
+	a.apply(3, stopped(old, 3))
+	a.absent("here")
 
 	for name, c := range map[string]struct {
 		stream func(context.Context, *spec.Alloc) (io.ReadCloser, error)

@@ -90,6 +90,37 @@ func TestHostVolumesRefused(t *testing.T) {
 	require.ErrorContains(t, err, `Config.Storage.HostVolumes[x].Path is "relative": must be an absolute path`)
 }
 
+// A volume that is away when the agent comes back is looked for again; the task,
+// which has it, goes on.
+func TestHostVolumeAway(t *testing.T) {
+	for name, away := range map[string]func(*Config, string){
+		"path":   func(_ *Config, dir string) { _ = os.Remove(dir) },
+		"config": func(c *Config, _ string) { c.Storage.HostVolumes = core.HostVolumes{} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := fake()
+			cfg := config(t, f)
+			dir := filepath.Join(t.TempDir(), "v")
+			require.NoError(t, os.Mkdir(dir, 0o700))
+			cfg.Storage.HostVolumes = core.HostVolumes{"data": {Path: dir}}
+			n := start(t, cfg)
+			al := with(alloc("a", 1, spec.JobService), spec.Volume{Type: "host", Source: "data"}, spec.VolumeMount{Destination: "/d"})
+			n.apply(1, al)
+			n.status("a", allocrunner.Running)
+			n.stop()
+			away(&cfg, dir)
+			n = start(t, cfg)
+			n.apply(1, al)
+			n.status("a", allocrunner.Running)
+			require.Len(t, f.Alive(), 1)
+			n.apply(2)
+			n.absent("a")
+			require.Equal(t, 1, f.Lives())
+			f.Check(t)
+		})
+	}
+}
+
 // A dispatched payload lies in local when the task starts, and is for the task only.
 func TestPayload(t *testing.T) {
 	f := fake()
@@ -111,6 +142,16 @@ func TestPayload(t *testing.T) {
 	fi, err := os.Stat(file)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o640), fi.Mode())
+	// It is the task's from then on.
+	require.NoError(t, os.WriteFile(file, []byte("changed"), 0o600))
+	n = n.again()
+	n.apply(1, al, empty, bad)
+	require.NoError(t, n.Restart(t.Context(), "a", allocrunner.RestartRequest{}))
+	n.until("a", "restarted", func(s AllocStatus, _ bool) bool { return f.Lives() == 3 && s.Status == allocrunner.Running })
+	data, err = os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, "changed", string(data))
+
 	dir, _ = n.Dir("empty")
 	entries, err := os.ReadDir(dir.Task("t").Local)
 	require.NoError(t, err)

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"github.com/nodekeep/nodekeep/spec"
@@ -29,6 +30,7 @@ const endMark = "nodekeep.end"
 const (
 	maxArchiveName = 4096     // a name or a link's target
 	maxDirNames    = 64 << 20 // the names of all directories, which are remembered
+	maxDiskDepth   = 256      // directories in each other
 )
 
 // ArchiveError says which entry of an archive is refused, and why. Nothing of the
@@ -143,30 +145,31 @@ func (p *packer) add(ctx context.Context, name string, fi fs.FileInfo) error {
 	return nil
 }
 
+// below writes what is in a directory. No directory is open while another is looked
+// at: a deep tree takes no descriptors, and a bound on depth its time.
 func (p *packer) below(ctx context.Context, name string) error {
+	if strings.Count(name, "/") > maxDiskDepth {
+		return fmt.Errorf("%.64s… is more than %d directories deep: that does not travel", name, maxDiskDepth)
+	}
 	f, err := p.root.Open(filepath.FromSlash(name))
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	for {
-		entries, err := f.ReadDir(256)
-		for _, e := range entries {
-			fi, err := p.root.Lstat(filepath.FromSlash(path.Join(name, e.Name())))
-			if err != nil {
-				return err
-			}
-			if err := p.add(ctx, path.Join(name, e.Name()), fi); err != nil {
-				return err
-			}
-		}
-		if err == io.EOF {
-			return nil
+	entries, err := f.Readdirnames(-1)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	for _, e := range entries {
+		below := name + "/" + e
+		fi, err := p.root.Lstat(filepath.FromSlash(below))
+		if err == nil {
+			err = p.add(ctx, below, fi)
 		}
 		if err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
 // unpacker makes the entries of an archive below a directory that is its own. It
@@ -223,7 +226,7 @@ func (u *unpacker) entry(h *tar.Header, data io.Reader) error {
 		return &ArchiveError{Reason: fmt.Sprintf("has more than %d entries", u.limits.Entries)}
 	case len(name) > maxArchiveName || len(h.Linkname) > maxArchiveName:
 		return refuse("has a name of more than %d bytes", maxArchiveName)
-	case !fs.ValidPath(name) || strings.ContainsAny(name, "\\\x00"):
+	case !plain(name):
 		return refuse("is no plain relative path")
 	case !inDisk(top):
 		return refuse("is neither below %s/%s nor below %s of a task", sharedName, dataName, localName)
@@ -260,6 +263,18 @@ func (u *unpacker) entry(h *tar.Header, data io.Reader) error {
 		return fmt.Errorf("allocdir: receive %.256q: %w", name, err)
 	}
 	return nil
+}
+
+// plain says whether a name is a relative path without detours. Anything else that
+// a file system takes may be in it, also what is not UTF-8.
+func plain(name string) bool {
+	for part := range strings.SplitSeq(name, "/") {
+		if part == "" || part == "." || part == ".." {
+			return false
+		}
+	}
+	return !strings.Contains(name, "\x00") && filepath.IsLocal(filepath.FromSlash(name)) &&
+		(runtime.GOOS != "windows" || !strings.Contains(name, "\\"))
 }
 
 // inDisk says whether a path, its first two elements apart, is of an alloc's disk.

@@ -37,26 +37,32 @@ func diskParts(tasks []string) ([]string, error) {
 	return parts, nil
 }
 
-// TakeOver moves the disk of another alloc (alloc/data, and local of the tasks
-// named) into d, by renaming: it costs the same for any amount of data and needs
-// both below one Root. Both allocs must have been Built and nothing may run in
-// either. Repeating it after a crash goes on where it was: what has moved stays, and
-// what from does not have is left out. Data that d has already is ErrOccupied.
-func (d *Dir) TakeOver(ctx context.Context, from *Dir, tasks []string) error {
-	if d.cfg.Root != from.cfg.Root {
-		return fmt.Errorf("allocdir: %s and %s have different roots", from.path, d.path)
-	}
+// TakeOver moves the disk of other allocs (alloc/data, and local of the tasks named)
+// into d, by renaming: it costs the same for any amount of data and needs all below
+// one Root. All must have been Built and nothing may run in any. Each part comes
+// from the first of the line that has something in it: one that could not take over
+// from its predecessor passes the predecessor's on. Repeating it after a crash goes
+// on where it was. Data of the first where d has some already is ErrOccupied.
+func (d *Dir) TakeOver(ctx context.Context, line []*Dir, tasks []string) error {
 	root, err := os.OpenRoot(d.cfg.Root)
 	if err != nil {
 		return fmt.Errorf("allocdir: open root: %w", err)
 	}
 	defer root.Close()
-	return settle(ctx, root, from.cfg.AllocID, d.cfg.AllocID, tasks)
+	for i, from := range line {
+		if d.cfg.Root != from.cfg.Root {
+			return fmt.Errorf("allocdir: %s and %s have different roots", from.path, d.path)
+		}
+		if err := settle(ctx, root, from.cfg.AllocID, d.cfg.AllocID, tasks, i > 0); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // settle renames the parts below one directory of root to where they belong below
-// another.
-func settle(ctx context.Context, root *os.Root, from, to string, tasks []string) error {
+// another. A place that is taken is an error, or passed over.
+func settle(ctx context.Context, root *os.Root, from, to string, tasks []string, pass bool) error {
 	parts, err := diskParts(tasks)
 	if err != nil {
 		return err
@@ -65,7 +71,8 @@ func settle(ctx context.Context, root *os.Root, from, to string, tasks []string)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err := rename(root, filepath.Join(from, filepath.FromSlash(part)), filepath.Join(to, filepath.FromSlash(part))); err != nil {
+		err := rename(root, filepath.Join(from, filepath.FromSlash(part)), filepath.Join(to, filepath.FromSlash(part)))
+		if err != nil && (!pass || !errors.Is(err, ErrOccupied)) {
 			return fmt.Errorf("allocdir: move %s of %s: %w", part, from, err)
 		}
 	}
@@ -192,7 +199,7 @@ func (d *Dir) Received(ctx context.Context, tasks []string) (bool, error) {
 	if _, err := root.Lstat(staged); errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	if err := settle(ctx, root, staged, ".", tasks); err != nil {
+	if err := settle(ctx, root, staged, ".", tasks, false); err != nil {
 		return true, err
 	}
 	if err := root.RemoveAll(staged); err != nil {

@@ -99,8 +99,8 @@ func disk(t testing.TB, d *Dir) (l []string) {
 func TestMoveDisk(t *testing.T) {
 	for name, move := range map[string]func(t *testing.T, from, to *Dir, tasks ...string){
 		"rename": func(t *testing.T, from, to *Dir, tasks ...string) {
-			require.NoError(t, to.TakeOver(t.Context(), from, tasks))
-			require.NoError(t, to.TakeOver(t.Context(), from, tasks), "again")
+			require.NoError(t, to.TakeOver(t.Context(), []*Dir{from}, tasks))
+			require.NoError(t, to.TakeOver(t.Context(), []*Dir{from}, tasks), "again")
 		},
 		"stream": func(t *testing.T, from, to *Dir, tasks ...string) {
 			var buf bytes.Buffer
@@ -134,10 +134,10 @@ func TestTakeOverRefuses(t *testing.T) {
 	d := allocs(t, "old", "new")
 	furnish(t, d[0])
 	require.NoError(t, os.WriteFile(filepath.Join(d[1].Path(), "alloc/data/mine"), nil, 0o600))
-	require.ErrorIs(t, d[1].TakeOver(t.Context(), d[0], []string{"web"}), ErrOccupied)
-	require.ErrorContains(t, d[1].TakeOver(t.Context(), d[0], []string{".."}), "reserved")
+	require.ErrorIs(t, d[1].TakeOver(t.Context(), []*Dir{d[0]}, []string{"web"}), ErrOccupied)
+	require.ErrorContains(t, d[1].TakeOver(t.Context(), []*Dir{d[0]}, []string{".."}), "reserved")
 	other := allocs(t, "x")
-	require.ErrorContains(t, d[1].TakeOver(t.Context(), other[0], nil), "different roots")
+	require.ErrorContains(t, d[1].TakeOver(t.Context(), []*Dir{other[0]}, nil), "different roots")
 
 	d = allocs(t, "old", "new")
 	victim := t.TempDir()
@@ -145,7 +145,7 @@ func TestTakeOverRefuses(t *testing.T) {
 	data := filepath.Join(d[0].Path(), "alloc/data")
 	require.NoError(t, os.Remove(data))
 	require.NoError(t, os.Symlink(victim, data))
-	require.NoError(t, d[1].TakeOver(t.Context(), d[0], nil))
+	require.NoError(t, d[1].TakeOver(t.Context(), []*Dir{d[0]}, nil))
 	require.Empty(t, disk(t, d[1]))
 	var buf bytes.Buffer
 	require.NoError(t, d[0].Send(t.Context(), &buf, nil))
@@ -235,7 +235,7 @@ func TestReceiveHostile(t *testing.T) {
 		"dots":                   {[]tar.Header{local, file("web/local/../../../x")}, "no plain relative path"},
 		"dots first":             {[]tar.Header{file("../../x")}, "no plain relative path"},
 		"absolute":               {[]tar.Header{file(victim)}, "no plain relative path"},
-		"backslash":              {[]tar.Header{local, file(`web/local/..\x`)}, "no plain relative path"},
+		"empty element":          {[]tar.Header{local, file("web/local//x")}, "no plain relative path"},
 		"link, then file":        {[]tar.Header{local, link("web/local/l", victim), file("web/local/l")}, "comes twice"},
 		"file, then link":        {[]tar.Header{local, file("web/local/l"), link("web/local/l", victim)}, "comes twice"},
 		"directory twice":        {[]tar.Header{local, dir("web/local/d"), dir("web/local/d")}, "comes twice"},
@@ -335,6 +335,56 @@ func TestPutFile(t *testing.T) {
 	require.Empty(t, names(t, outside))
 	require.Equal(t, []string{"a", "f", "link", "out"}, names(t, local))
 	require.ErrorContains(t, d.PutFile(t.Context(), "..", "f", nil, 0o600, TaskOptions{}), "reserved")
+}
+
+// Each part comes from the nearest that has it, also when it was interrupted.
+func TestTakeOverLine(t *testing.T) {
+	d := allocs(t, "oldest", "old", "new")
+	put := func(d *Dir, name string) {
+		name = filepath.Join(d.Path(), name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o755))
+		require.NoError(t, os.WriteFile(name, []byte(d.Path()), 0o600))
+	}
+	put(d[0], "alloc/data/stale")
+	put(d[0], "web/local/f")
+	put(d[1], "alloc/data/f")
+	for range 2 {
+		require.NoError(t, d[2].TakeOver(t.Context(), []*Dir{d[1], d[0]}, []string{"web"}))
+		require.Equal(t, []string{"f"}, names(t, d[2].Shared()+"/data"))
+		require.Equal(t, []string{"f"}, names(t, d[2].Task("web").Local))
+	}
+}
+
+// Whatever a file may be called arrives; a tree that is too deep does not go, and
+// takes no descriptors.
+func TestSendNames(t *testing.T) {
+	d := allocs(t, "old", "new")
+	data := filepath.Join(d[0].Shared(), "data")
+	for _, name := range []string{`a\b`, "\xff\xfe", "new\nline", " ", "-", "...", "ü"} {
+		require.NoError(t, os.WriteFile(filepath.Join(data, name), nil, 0o600))
+	}
+	var buf bytes.Buffer
+	require.NoError(t, d[0].Send(t.Context(), &buf, nil))
+	require.NoError(t, d[1].Receive(t.Context(), &buf, nil, DiskLimits{}))
+	require.Equal(t, names(t, data), names(t, filepath.Join(d[1].Shared(), "data")))
+
+	require.NoError(t, os.MkdirAll(filepath.Join(data, strings.Repeat("d/", maxDiskDepth+2)), 0o700))
+	require.ErrorContains(t, d[0].Send(t.Context(), io.Discard, nil), "directories deep")
+}
+
+// What the task's user puts in the place of local is not followed.
+func TestPutFileLink(t *testing.T) {
+	d := allocs(t, "a")[0]
+	outside, sibling := t.TempDir(), d.Task("other").Local
+	require.NoError(t, os.MkdirAll(sibling, 0o755))
+	require.NoError(t, os.MkdirAll(d.Task("web").Dir, 0o755))
+	for _, target := range []string{outside, sibling, "../other/local", "/"} {
+		require.NoError(t, os.Symlink(target, d.Task("web").Local))
+		require.ErrorIs(t, d.PutFile(t.Context(), "web", "f", nil, 0o600, TaskOptions{}), ErrNotDir)
+		require.NoError(t, os.Remove(d.Task("web").Local))
+	}
+	require.Empty(t, names(t, outside))
+	require.Empty(t, names(t, sibling))
 }
 
 // FuzzReceive: whatever comes, nothing but the disk changes, and an error leaves

@@ -30,5 +30,14 @@ func lchown(root *os.Root, name string, h *tar.Header) error {
 	return err
 }
 
+// fchown is lchown of an open file.
+func fchown(f *os.File, h *tar.Header) error {
+	err := f.Chown(h.Uid, h.Gid)
+	if os.Geteuid() != 0 && errors.Is(err, fs.ErrPermission) {
+		return nil
+	}
+	return err
+}
+
 // syncFS writes the file system on which f lies.
 func syncFS(f *os.File) error { return unix.Syncfs(int(f.Fd())) }

@@ -32,11 +32,12 @@ func (d *Dir) PutFile(ctx context.Context, task, name string, data []byte, mode 
 	if !fs.ValidPath(name) || name == "." || !filepath.IsLocal(filepath.FromSlash(name)) {
 		return fmt.Errorf("allocdir: %q is no file below %s: name a path without dots for directories", name, localName)
 	}
-	root, err := os.OpenRoot(d.Task(task).Local)
+	w, err := d.local(task)
 	if err != nil {
 		return fmt.Errorf("allocdir: write %s: %w", name, err)
 	}
-	defer root.Close()
+	defer w.close()
+	root := w.dir()
 	if opts.UID == 0 {
 		opts.UID, opts.GID = os.Geteuid(), cmp.Or(opts.GID, os.Getegid())
 	}
@@ -44,6 +45,30 @@ func (d *Dir) PutFile(ctx context.Context, task, name string, data []byte, mode 
 		return fmt.Errorf("allocdir: write %s: %w", name, err)
 	}
 	return nil
+}
+
+// local opens a task's local directory, on the way to which nothing is a link: the
+// task's user may put one there.
+func (d *Dir) local(task string) (*walker, error) {
+	root, err := os.OpenRoot(d.path)
+	if err != nil {
+		return nil, err
+	}
+	w := &walker{dirs: []*os.Root{root}}
+	for _, part := range []string{task, localName} {
+		fi, err := w.dir().Lstat(part)
+		if err == nil && !fi.IsDir() {
+			err = fmt.Errorf("%w: %s is in the way: move it away", ErrNotDir, filepath.Join(d.path, task, localName))
+		}
+		if err == nil {
+			err = w.down(part, fi)
+		}
+		if err != nil {
+			w.close()
+			return nil, err
+		}
+	}
+	return w, nil
 }
 
 func put(root *os.Root, name string, data []byte, mode fs.FileMode, owner *tar.Header) error {
@@ -58,14 +83,14 @@ func put(root *os.Root, name string, data []byte, mode fs.FileMode, owner *tar.H
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(data)
+	// On the open file: the task may put another one in the place of its name.
+	if _, err = f.Write(data); err == nil {
+		err = fchown(f, owner)
+	}
+	if err == nil {
+		err = f.Chmod(mode)
+	}
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = lchown(root, tmp, owner)
-	}
-	if err == nil {
-		err = root.Chmod(tmp, mode)
-	}
-	if err == nil {
 		err = root.Rename(tmp, name)
 	}
 	if err != nil {

@@ -45,7 +45,7 @@ type Config struct {
 	// Dir is an alloc's directory; an error fails its tasks. Nil: no directories
 	// and no logs.
 	Dir func(allocID string) (*allocdir.Dir, error)
-	// Previous is nil where allocs do not wait for those they replace.
+	// Previous is nil for an alloc that replaces none.
 	Previous *Previous
 	// HostVolumes are what allocs may mount. Nil: volumes are left to others.
 	HostVolumes HostVolumes

@@ -28,7 +28,7 @@ func TestOrder(t *testing.T) {
 		AllocScope: func(id string) string { return id },
 		TaskScopes: func(string) bool { return true },
 		Dir:        func(string) (*allocdir.Dir, error) { return nil, nil },
-		Previous:   &Previous{},
+		Previous:   &Previous{Disk: true},
 
 		HostVolumes: HostVolumes{},
 		Devices:     noDevices{},

@@ -15,13 +15,14 @@ import (
 	"github.com/nodekeep/nodekeep/taskrunner"
 )
 
-// Previous is what is known of the allocs that others take the place of. Its
-// functions are called by prerun hooks, one at a time for an alloc, and may block
-// until ctx ends.
+// Previous is what is known of the allocs that one takes the place of. Its
+// functions are called by prerun hooks, one at a time, and may block until ctx ends.
 type Previous struct {
-	// Await returns when nothing of al.PreviousAlloc runs any more, with its
-	// directory; nil if that alloc is not on this node, or its directory is gone.
-	Await func(ctx context.Context, al *spec.Alloc) (*allocdir.Dir, error)
+	// Disk says that the alloc takes over their data.
+	Disk bool
+	// Await returns when nothing of the alloc's predecessors runs any more, with
+	// their directories, the nearest first; none if no predecessor is on this node.
+	Await func(ctx context.Context, al *spec.Alloc) ([]*allocdir.Dir, error)
 	// Stream opens what allocdir's Send writes for al.PreviousAlloc on another node.
 	// Nil: disks do not come from other nodes.
 	Stream func(ctx context.Context, al *spec.Alloc) (io.ReadCloser, error)
@@ -36,13 +37,9 @@ type passed struct {
 	Over bool `json:"over,omitempty"` // the previous alloc has ended
 }
 
-// awaitPrevious keeps an alloc from starting beside the one it replaces. A canary
-// is meant to run beside it.
+// awaitPrevious keeps an alloc from starting beside those it replaces.
 func awaitPrevious(p *Previous) allocrunner.HookFunc {
-	return func(al *spec.Alloc) (allocrunner.AnyHook, error) {
-		if al.PreviousAlloc == "" || al.Canary {
-			return nil, nil
-		}
+	return func(*spec.Alloc) (allocrunner.AnyHook, error) {
 		return &allocrunner.Hook[passed]{
 			Name: "previous", Stage: allocrunner.StagePrevious,
 			Prerun: func(ctx context.Context, r *allocrunner.Request, s *passed) error {
@@ -67,8 +64,8 @@ type migrated struct {
 // one. From another node it is fetched as well as can be; an alloc that gets none
 // starts with an empty disk and an event says why (the data is still where it was).
 func migrate(p *Previous) allocrunner.HookFunc {
-	return func(al *spec.Alloc) (allocrunner.AnyHook, error) {
-		if al.PreviousAlloc == "" || al.Canary || !al.Settings.Disk.Sticky && !al.Settings.Disk.Migrate {
+	return func(*spec.Alloc) (allocrunner.AnyHook, error) {
+		if !p.Disk {
 			return nil, nil
 		}
 		return &allocrunner.Hook[migrated]{
@@ -107,7 +104,7 @@ func (p *Previous) bring(ctx context.Context, r *allocrunner.Request) error {
 	switch {
 	case err != nil:
 		return err
-	case from != nil:
+	case len(from) > 0:
 		if err := r.Dir.TakeOver(ctx, from, tasks); err != nil {
 			return fmt.Errorf("core: disk of alloc %s: %w", r.Alloc.PreviousAlloc, err)
 		}

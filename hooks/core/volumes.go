@@ -74,7 +74,7 @@ func (v HostVolumes) find(al *spec.Alloc, name string) (HostVolume, error) {
 }
 
 // volumes refuses an alloc before any of its tasks starts when a directory that it
-// needs is not there.
+// needs is not there. Tasks that run already go on: it is looked for again.
 func volumes(v HostVolumes) allocrunner.HookFunc {
 	return func(al *spec.Alloc) (allocrunner.AnyHook, error) {
 		if len(al.Volumes) == 0 {
@@ -82,7 +82,12 @@ func volumes(v HostVolumes) allocrunner.HookFunc {
 		}
 		return &allocrunner.Hook[none]{
 			Name: "volumes", Stage: allocrunner.StageVolumes,
-			Prerun: func(_ context.Context, r *allocrunner.Request, _ *none) error {
+			Prerun: func(_ context.Context, r *allocrunner.Request, _ *none) (err error) {
+				defer func() {
+					if err != nil && r.Restored {
+						err = driver.Recoverable(err)
+					}
+				}()
 				for _, name := range slices.Sorted(maps.Keys(r.Alloc.Volumes)) {
 					host, err := v.find(r.Alloc, name)
 					if err != nil {
@@ -112,7 +117,10 @@ func mounts(v HostVolumes) taskrunner.HookFunc {
 				}
 				for _, m := range r.Task.Attach.Mounts {
 					host, err := v.find(r.Alloc, m.Volume)
-					if err != nil {
+					switch {
+					case err != nil && r.Restored: // it runs: what it has mounted stays as it is
+						continue
+					case err != nil:
 						return c, err
 					}
 					c.Mounts = append(c.Mounts, driver.Mount{
@@ -126,17 +134,23 @@ func mounts(v HostVolumes) taskrunner.HookFunc {
 	}
 }
 
-// payload writes what a job was dispatched with into the task's local directory.
+// sent is what the payload hook remembers.
+type sent struct {
+	Done bool `json:"done,omitempty"` // the file is there, or was: it is the task's now
+}
+
+// payload writes what a job was dispatched with into the task's local directory,
+// once.
 func payload(cfg Config, users *account.Book) taskrunner.HookFunc {
 	return func(_ *spec.Alloc, t *spec.Task) (taskrunner.AnyHook, error) {
 		if t.Attach.Payload == nil {
 			return nil, nil
 		}
-		return &taskrunner.Hook[none]{
+		return &taskrunner.Hook[sent]{
 			Name: "payload", Stage: taskrunner.StagePayload,
-			Prestart: func(ctx context.Context, r *taskrunner.Request, _ *none) (c taskrunner.Contribution, err error) {
+			Prestart: func(ctx context.Context, r *taskrunner.Request, s *sent) (c taskrunner.Contribution, err error) {
 				p := r.Task.Attach.Payload
-				if p == nil || len(p.Payload) == 0 { // nothing was sent along
+				if s.Done || r.Restored || p == nil || len(p.Payload) == 0 { // nothing was sent along
 					return c, nil
 				}
 				dir, err := cfg.Dir(r.Alloc.ID)
@@ -148,6 +162,7 @@ func payload(cfg Config, users *account.Book) taskrunner.HookFunc {
 					return c, err
 				}
 				err = dir.PutFile(ctx, r.Task.Name, p.File, p.Payload, 0o640, allocdir.TaskOptions{UID: owner.UID, GID: owner.GID})
+				s.Done = err == nil
 				return c, err
 			},
 		}, nil
