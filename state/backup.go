@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // Backuper is implemented by the stores of Open.
@@ -75,8 +76,24 @@ type spooled struct {
 	gone bool
 }
 
+const copyMark = ".copy-"
+
+// removeCopies removes what a process that was killed while it made a copy has left
+// beside the store. The store's lock is held, so nobody else makes one.
+func removeCopies(path string, warn func(string, ...any)) {
+	entries, err := os.ReadDir(filepath.Dir(path))
+	for _, e := range entries {
+		if digits, ok := strings.CutPrefix(e.Name(), filepath.Base(path)+copyMark); ok && e.Type().IsRegular() && strings.Trim(digits, "0123456789") == "" {
+			err = errors.Join(err, os.Remove(filepath.Join(filepath.Dir(path), e.Name())))
+		}
+	}
+	if err != nil {
+		warn("what is left of a backup cannot be removed", "path", path, "error", err)
+	}
+}
+
 func spool(path string) (spooled, error) {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".copy-*")
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+copyMark+"*")
 	if err != nil {
 		return spooled{}, err
 	}

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -153,5 +154,27 @@ func TestBackupThatFails(t *testing.T) {
 	began := time.Now()
 	if err := errors.Join(put(s, "k", "v"), s.Close()); err != nil || time.Since(began) > time.Minute {
 		t.Error(err)
+	}
+}
+
+// A process that is killed while it makes a copy leaves a file: the next one takes
+// it away, and nothing else.
+func TestBackupLeftBehind(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"state.db.copy-123456", "state.db.copy-mine", "other.db.copy-1"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("half"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, "state.db.copy-7"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s := openAt(t, filepath.Join(dir, "state.db"))
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"other.db.copy-1", "state.db", "state.db.copy-7", "state.db.copy-mine", "state.db.lock"}
+	if names := files(t, dir); !slices.Equal(names, want) {
+		t.Errorf("%v", names)
 	}
 }

@@ -95,6 +95,7 @@ func open(cfg OpenConfig, steps []step) (*bolt, error) {
 	if s.lock, err = lockFile(cfg.Path, cfg.Timeout); err != nil {
 		return nil, err
 	}
+	removeCopies(cfg.Path, cfg.Warn)
 	isNew := !exists(cfg.Path)
 	layout, err := s.prepare()
 	if err == nil {
