@@ -47,7 +47,7 @@ func (b *Box) head(tx state.Tx) (head, error) {
 			h.Kept++
 		}
 	}
-	h.Seq += 1 << 20 // beyond whatever was given out
+	h.Seq = max(h.Seq, b.acked.Load().Statuses, micros()) + 1<<20 // beyond whatever was given out
 	return h, nil
 }
 
@@ -58,7 +58,9 @@ func (b *Box) add(tx state.Tx, id string, last *Status) error {
 	if err != nil || !h.On {
 		return err
 	}
-	h.Seq++
+	// Also beyond what was given out by a life that a copy knows nothing of, if the
+	// state was put back: the consumer would take later news for older ones.
+	h.Seq = max(h.Seq, b.start) + 1
 	h.Acked = max(h.Acked, b.acked.Load().Statuses)
 	if h.Kept > 0 {
 		if old, _, _ := newsSlot(id).Load(tx, b.newsPath()); old.Last != nil {
@@ -321,15 +323,25 @@ func (b *Box) Received(tx state.Tx, id string) error { return b.add(tx, id, nil)
 func (b *Box) Fixed(tx state.Tx, s Status) error { return b.add(tx, s.AllocID, &s) }
 
 // Leave keeps the status of an alloc whose record is about to go, if it has not
-// been told yet. It is called once nothing of the alloc changes any more.
+// been told yet. News that were told go with the record: their acknowledgement may
+// not be on disk, and without the record nobody could tell them again. It is called
+// once nothing of the alloc changes any more.
 func (b *Box) Leave(tx state.Tx, id string) error {
 	h, err := b.head(tx)
 	if err != nil {
 		return err
 	}
 	n, ok, err := newsSlot(id).Load(tx, b.newsPath())
-	if err != nil || !ok || n.Last != nil || n.Seq <= max(h.Acked, b.acked.Load().Statuses) {
+	damaged := errors.Is(err, state.ErrCorrupt)
+	if err != nil && !damaged {
 		return err
+	}
+	if !ok && !damaged || n.Last != nil {
+		return nil
+	}
+	if acked := max(h.Acked, b.acked.Load().Statuses); !damaged && n.Seq <= acked {
+		h.Acked = acked
+		return errors.Join(headSlot().Save(tx, b.cfg.Path, h), tx.Delete(b.newsPath(), id))
 	}
 	last := b.status(tx, pending{n, id})
 	return b.add(tx, id, &last)

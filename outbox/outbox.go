@@ -23,6 +23,12 @@
 //     bounds of the log, and that is told (Batch.Dropped).
 //   - Never backwards: a status is read from the state in the transaction that
 //     reads the news of it, so it is on disk and as new as anything acknowledged.
+//     An alloc that is collected takes its news with it if they were told, or
+//     leaves its last status behind, both in one transaction.
+//   - No token outlives the agent. Where the consumer goes on is kept here, not
+//     by it: after a restart Next repeats what was not acknowledged. A token of
+//     before is refused (ErrToken), because the state may since have been put back
+//     from a copy, and then the same numbers stand for other news.
 //   - No polling: Next sleeps until something is written.
 //   - No fsync of its own for a transition. Acknowledgements ride in the next
 //     transition's transaction, or go to disk together after a second; a crash
@@ -34,6 +40,9 @@ package outbox
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -52,6 +61,10 @@ const (
 	maxKept = 10_000
 )
 
+// ErrToken says that a token was not given out since the agent started. Nothing is
+// lost or acknowledged: go on with Next, which repeats what is still to be told.
+var ErrToken = errors.New("outbox: a token of another run of the agent; go on with Next")
+
 // Outbox is the side of the one consumer. It may be used from any goroutine, but
 // two that take batches take the same ones.
 //
@@ -59,7 +72,7 @@ const (
 //		batch, err := box.Next(ctx)
 //		if err != nil { return err }
 //		if err := send(batch); err != nil { wait; continue } // it comes again
-//		if err := box.Ack(batch.Token); err != nil { return err }
+//		if err := box.Ack(batch.Token); err != nil && !errors.Is(err, ErrToken) { return err }
 //	}
 type Outbox interface {
 	// Next returns what is not acknowledged, oldest first, a few hundred of each at
@@ -68,12 +81,14 @@ type Outbox interface {
 	Next(ctx context.Context) (Batch, error)
 	// Ack says that everything up to the token has been taken over. It never
 	// blocks on the disk and is idempotent; an older token changes nothing. One
-	// that was never given out, as when an older state was put back, is an error.
+	// from before a restart of the agent is ErrToken, whatever its numbers.
 	Ack(t Token) error
 }
 
-// Token is how far the consumer has come.
+// Token is how far the consumer has come. It is good until the agent ends, and is
+// given back as it is.
 type Token struct {
+	Epoch    string `json:"epoch"` // of the run of the agent that gave it out
 	Events   uint64 `json:"events"`
 	Statuses uint64 `json:"statuses"`
 }
@@ -113,6 +128,8 @@ type Config struct {
 type Box struct {
 	cfg Config
 
+	epoch   string                // of the tokens; no other Box has it
+	start   uint64                // when it was made, in µs: Seqs of news are beyond it
 	acked   atomic.Pointer[Token] // by the consumer
 	flushed atomic.Pointer[Token] // … and on disk, as far as this Box wrote it
 	on      atomic.Bool           // there is a consumer
@@ -120,16 +137,21 @@ type Box struct {
 	keep    int                   // maxKept
 }
 
-// New makes the Box of a store. It reads and writes nothing.
+// New makes the Box of a store, once for each run of the agent. It reads and
+// writes nothing.
 func New(cfg Config) *Box {
 	if cfg.Log == nil {
 		cfg.Log = hclog.NewNullLogger()
 	}
-	b := &Box{cfg: cfg, kick: make(chan struct{}, 1), keep: maxKept}
-	b.acked.Store(&Token{})
-	b.flushed.Store(&Token{})
+	var epoch [8]byte
+	_, _ = rand.Read(epoch[:]) // never fails (crypto/rand)
+	b := &Box{cfg: cfg, epoch: hex.EncodeToString(epoch[:]), start: micros(), kick: make(chan struct{}, 1), keep: maxKept}
+	b.acked.Store(&Token{Epoch: b.epoch})
+	b.flushed.Store(&Token{Epoch: b.epoch})
 	return b
 }
+
+func micros() uint64 { return uint64(max(0, time.Now().UnixMicro())) }
 
 // Next implements Outbox.
 func (b *Box) Next(ctx context.Context) (Batch, error) {
@@ -154,6 +176,9 @@ func (b *Box) Next(ctx context.Context) (Batch, error) {
 
 // Ack implements Outbox.
 func (b *Box) Ack(t Token) error {
+	if t.Epoch != b.epoch {
+		return fmt.Errorf("%w (%d/%d)", ErrToken, t.Events, t.Statuses)
+	}
 	err := b.cfg.Store.View(func(tx state.Tx) error {
 		h, err := b.head(tx)
 		if err != nil {
@@ -161,7 +186,7 @@ func (b *Box) Ack(t Token) error {
 		}
 		_, last, err := b.cfg.Events.Bounds(tx)
 		if err == nil && (t.Statuses > h.Seq || t.Events > last) {
-			err = fmt.Errorf("outbox: token %d/%d was never given out: the state is older; go on with Next", t.Events, t.Statuses)
+			err = fmt.Errorf("outbox: token %d/%d was never given out; go on with Next", t.Events, t.Statuses)
 		}
 		return err
 	})
@@ -170,7 +195,7 @@ func (b *Box) Ack(t Token) error {
 	}
 	for {
 		old := b.acked.Load()
-		next := Token{max(old.Events, t.Events), max(old.Statuses, t.Statuses)}
+		next := Token{b.epoch, max(old.Events, t.Events), max(old.Statuses, t.Statuses)}
 		if next == *old {
 			return nil
 		}

@@ -116,7 +116,11 @@ func TestUntilAcknowledged(t *testing.T) {
 		require.Equal(t, allocrunner.Pending, b.Statuses[0].Status)
 		require.Equal(t, b, d.next(), "it comes again until it is acknowledged")
 		d.again()
-		require.Equal(t, b, d.next(), "also after a crash")
+		require.ErrorIs(t, d.box.Ack(b.Token), ErrToken)
+		again := d.next()
+		require.NotEqual(t, b.Token.Epoch, again.Token.Epoch)
+		b.Token = again.Token
+		require.Equal(t, b, again, "also after a crash")
 		d.restart("a")
 		d.receive("b")
 		c := d.next()
@@ -132,8 +136,8 @@ func TestUntilAcknowledged(t *testing.T) {
 		require.True(t, d.box.flush())
 		d.again()
 		d.nothing()
-		require.Error(t, d.box.Ack(Token{Events: 99}))
-		require.Error(t, d.box.Ack(Token{Statuses: 99}))
+		require.Error(t, d.box.Ack(Token{Epoch: d.box.epoch, Events: 99}))
+		require.Error(t, d.box.Ack(Token{Epoch: d.box.epoch, Statuses: 1 << 62}))
 		require.NoError(t, d.store.View(func(tx state.Tx) error {
 			require.Empty(t, tx.Keys(d.box.newsPath()), "deleted on acknowledge")
 			return nil
@@ -321,6 +325,107 @@ func TestCollected(t *testing.T) {
 	})
 }
 
+// An alloc is collected right after its last status was acknowledged, and the agent
+// dies before the acknowledgement is on disk by itself: nothing is made up of the
+// record that is gone.
+func TestCollectedBeforeAckIsOnDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, damaged := range []bool{false, true} {
+			d := newDesk(t)
+			d.receive("a")
+			d.receive("b")
+			d.restart("a")
+			told := d.next()
+			require.Equal(t, []string{"a:1", "b:0"}, ids(told))
+			require.NoError(t, d.box.Ack(told.Token))
+			if damaged { // nobody knows whether it was told: it is kept, and told as it was
+				require.NoError(t, d.store.Update(func(tx state.Tx) error { return tx.Put(d.box.newsPath(), "a", []byte("???")) }))
+			}
+			for range 2 { // a transaction may be repeated
+				require.NoError(t, d.store.Update(func(tx state.Tx) error { return d.box.Leave(tx, "a") }))
+			}
+			require.NoError(t, d.store.Update(func(tx state.Tx) error { return tx.DeleteTree(state.Path{"v1", "alloc", "a"}) }))
+			d.again()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			b, err := d.box.Next(ctx)
+			cancel()
+			if damaged {
+				require.NoError(t, err)
+				require.Equal(t, []string{"a:1"}, ids(b))
+				require.Equal(t, told.Statuses[0].Status, b.Statuses[0].Status)
+				require.Greater(t, b.Statuses[0].Seq, told.Statuses[0].Seq)
+				continue
+			}
+			require.NoError(t, err, "events are repeated")
+			require.Empty(t, b.Statuses)
+		}
+	})
+}
+
+// An older copy of the state is put back, and grows past what the life after it had
+// given out: a token of that life acknowledges nothing, and later news have later
+// Seqs.
+func TestStatePutBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t)
+		d.receive("a")
+		first := d.next() // there is a consumer
+		require.NoError(t, d.box.Ack(first.Token))
+		require.True(t, d.box.flush())
+		saved := dump(t, d.store)
+		for range 3 {
+			d.restart("a")
+		}
+		lost := d.next()
+		require.Equal(t, []string{"a:3"}, ids(lost))
+		time.Sleep(time.Second)
+
+		d.store, d.tasks = state.Memory(), map[string]taskrunner.Snapshot{}
+		require.NoError(t, d.store.Update(saved))
+		d.again()
+		d.nothing()
+		for range 5 {
+			d.restart("a")
+		}
+		d.receive("c")
+		require.ErrorIs(t, d.box.Ack(lost.Token), ErrToken)
+		require.ErrorIs(t, d.box.Ack(Token{Events: 1, Statuses: 1}), ErrToken, "of nobody")
+		b := d.next()
+		require.Equal(t, []string{"a:5", "c:0"}, ids(b))
+		require.Len(t, b.Events, 5)
+		require.Greater(t, b.Statuses[0].Seq, lost.Statuses[0].Seq)
+		require.NoError(t, d.box.Ack(b.Token))
+		d.nothing()
+	})
+}
+
+// dump returns what writes all of the store once more.
+func dump(t *testing.T, s state.Store) func(state.Tx) error {
+	var puts []func(state.Tx) error
+	require.NoError(t, s.View(func(tx state.Tx) error {
+		var walk func(state.Path)
+		walk = func(p state.Path) {
+			if len(p) > 0 {
+				for _, k := range tx.Keys(p) {
+					v := tx.Get(p, k)
+					puts = append(puts, func(tx state.Tx) error { return tx.Put(p, k, v) })
+				}
+			}
+			for _, n := range tx.Nodes(p) {
+				walk(p.Join(n))
+			}
+		}
+		walk(nil)
+		return nil
+	}))
+	return func(tx state.Tx) (err error) {
+		for _, put := range puts {
+			err = errors.Join(err, put(tx))
+		}
+		return err
+	}
+}
+
 // Next sleeps until something is written, and wakes then; readers too.
 func TestWakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -329,8 +434,9 @@ func TestWakes(t *testing.T) {
 		go func() { got <- d.next() }()
 		synctest.Wait()
 		d.receive("a")
-		require.Equal(t, []string{"a:0"}, ids(<-got))
-		require.NoError(t, d.box.Ack(Token{Statuses: 1}))
+		b := <-got
+		require.Equal(t, []string{"a:0"}, ids(b))
+		require.NoError(t, d.box.Ack(b.Token))
 		ended := make(chan error)
 		go func() { _, err := d.box.Next(t.Context()); ended <- err }()
 		synctest.Wait()
@@ -349,6 +455,7 @@ func TestAckOnBrokenDisk(t *testing.T) {
 		d.store = statetest.Faulty(good, statetest.Faults{Err: syscall.ENOSPC, At: 1, For: 3})
 		acked := *d.box.acked.Load()
 		d.again()
+		acked.Epoch = d.box.epoch
 		require.ErrorIs(t, d.box.enable(), syscall.ENOSPC)
 		require.NoError(t, d.box.Ack(acked))
 		ctx, cancel := context.WithCancel(t.Context())
