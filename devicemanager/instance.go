@@ -47,6 +47,7 @@ type instance struct {
 	groups      []device.Group
 	current     bool // groups are what the plugin says now
 	refused     bool // for good
+	other       bool // and because it is of another kind
 	pid         int
 	restarts    int
 }
@@ -138,7 +139,7 @@ func (i *instance) leave(died bool) {
 // refuse makes the program one that is not used; m.mu is not held.
 func (i *instance) refuse(err error) {
 	i.m.mu.Lock()
-	i.refused, i.groups = true, nil
+	i.refused, i.other, i.groups = true, errors.Is(err, ErrOtherKind), nil
 	i.m.mu.Unlock()
 	i.lose(driver.Undetected, err.Error())
 }

@@ -54,7 +54,8 @@ type Status struct {
 	Groups      int
 	PID         int // 0 for a plugin in this process, and while no process runs
 	InProcess   bool
-	Restarts    int // deaths so far, in this agent
+	Restarts    int  // deaths so far, in this agent
+	OtherKind   bool // it is a plugin, but none of devices
 }
 
 // Group is a group of devices of this node, and who has them.
@@ -188,7 +189,7 @@ func (m *Manager) Status() []Status {
 	for _, i := range m.insts {
 		_, in := i.launcher.(inProcess)
 		out = append(out, Status{Program: i.program.Name, Plugin: i.info.Name, Version: i.info.Version, Health: i.health,
-			Description: i.description, Groups: len(i.groups), PID: i.pid, InProcess: in, Restarts: i.restarts})
+			Description: i.description, Groups: len(i.groups), PID: i.pid, InProcess: in, Restarts: i.restarts, OtherKind: i.other})
 	}
 	return out
 }

@@ -60,6 +60,7 @@ type instance struct {
 	pid         int
 	restarts    int
 	refused     bool // for good
+	other       bool // and because it is of another kind
 }
 
 func (i *instance) inProcess() bool {
@@ -116,7 +117,7 @@ func (i *instance) run(ctx context.Context) {
 			if errors.Is(err, ErrOtherKind) {
 				health = driver.Undetected
 			}
-			i.refuse()
+			i.refuse(health == driver.Undetected)
 			i.say(driver.Fingerprint{Health: health, Description: err.Error()})
 			<-ctx.Done()
 			return
@@ -138,10 +139,10 @@ func (i *instance) run(ctx context.Context) {
 	}
 }
 
-func (i *instance) refuse() {
+func (i *instance) refuse(other bool) {
 	i.m.mu.Lock()
 	defer i.m.mu.Unlock()
-	i.refused = true
+	i.refused, i.other = true, other
 }
 
 // print changes with everything that a process keeps from its start.

@@ -54,7 +54,8 @@ type Status struct {
 	Attributes  map[string]string
 	PID         int // 0 for a driver in this process, and while no process runs
 	InProcess   bool
-	Restarts    int // deaths so far, in this agent
+	Restarts    int  // deaths so far, in this agent
+	OtherKind   bool // it is a plugin, but no driver
 }
 
 // New makes a manager and reads the lists of its launchers. Nothing is started. The
@@ -372,7 +373,7 @@ func (m *Manager) Status() []Status {
 func (m *Manager) status() []Status {
 	out := make([]Status, 0, len(m.insts))
 	for _, i := range m.insts {
-		s := Status{Program: i.program.Name, Health: i.health, Description: i.description, Attributes: maps.Clone(i.attributes), Restarts: i.restarts}
+		s := Status{Program: i.program.Name, Health: i.health, Description: i.description, Attributes: maps.Clone(i.attributes), Restarts: i.restarts, OtherKind: i.other}
 		s.Driver, s.PID, s.InProcess = i.program.Driver, i.pid, i.inProcess()
 		if d := i.managed; d != nil && d.by == i {
 			s.Driver, s.Version = d.name, d.info.Version

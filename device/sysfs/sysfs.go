@@ -208,6 +208,10 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan device.Fingerprint, er
 					return
 				}
 			}
+			if len(cfg.Match) == 0 { // there is nothing to look for
+				<-ctx.Done()
+				return
+			}
 			select {
 			case <-t.C:
 			case <-ctx.Done():

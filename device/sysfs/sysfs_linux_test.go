@@ -214,7 +214,8 @@ func TestTrouble(t *testing.T) {
 	require.Equal(t, "rwm", r.Devices[0].Permissions)
 	require.Equal(t, "0000:01:00.0,0000:02:00.0", r.Env["GPUS"])
 
-	gone := sysfs.New(sysfs.Config{Sys: tr.sys + "/none"})
+	gone := sysfs.New(sysfs.Config{Sys: tr.sys + "/none", Match: []sysfs.Match{{Type: "x", Subsystem: "pci"}}})
+	require.Empty(t, look(t, sysfs.New(sysfs.Config{Sys: tr.sys + "/none"})), "nothing is looked for")
 	c, err := gone.Fingerprint(t.Context())
 	require.NoError(t, err)
 	require.ErrorContains(t, (<-c).Err, "devices cannot be seen")

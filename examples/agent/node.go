@@ -17,6 +17,7 @@ import (
 
 	"github.com/nodekeep/nodekeep"
 	"github.com/nodekeep/nodekeep/api"
+	"github.com/nodekeep/nodekeep/devicemanager"
 	"github.com/nodekeep/nodekeep/driver/rawexec"
 	"github.com/nodekeep/nodekeep/drivermanager"
 	"github.com/nodekeep/nodekeep/internal/datadir"
@@ -40,6 +41,7 @@ type nodeConfig struct {
 	rawExec    bool
 	noExec     bool // no commands beside tasks
 	plugins    drivermanager.Config
+	devices    devicemanager.Config
 	log        hclog.Logger
 }
 
@@ -68,6 +70,7 @@ func openNode(ctx context.Context, cfg nodeConfig) (_ *node, err error) {
 		RuntimeDir: cfg.runtimeDir,
 		Drivers:    []nodekeep.DriverFunc{rawexec.New(rawexec.Config{Enabled: cfg.rawExec, HowToEnable: "start it with nodekeep serve --enable-raw-exec"})},
 		Plugins:    cfg.plugins,
+		Devices:    cfg.devices,
 		Exec:       nodekeep.ExecPolicy{Disabled: cfg.noExec},
 		Log:        cfg.log,
 	})

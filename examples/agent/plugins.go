@@ -21,6 +21,9 @@ import (
 	"time"
 
 	"github.com/nodekeep/nodekeep/api"
+	"github.com/nodekeep/nodekeep/device/deviceplugin"
+	"github.com/nodekeep/nodekeep/device/sysfs"
+	"github.com/nodekeep/nodekeep/devicemanager"
 	"github.com/nodekeep/nodekeep/driver/driverplugin"
 	"github.com/nodekeep/nodekeep/drivermanager"
 )
@@ -79,6 +82,53 @@ func bindPlugins(fs *flag.FlagSet) func() (drivermanager.Config, error) {
 	}
 }
 
+// bindDevices declares the flag about device plugins. Their settings are in the file
+// of the drivers' (cfg), from which those of device plugins are taken out. Devices that Linux shows are offered where rules for the
+// program "sysfs" say so.
+func bindDevices(fs *flag.FlagSet) func(cfg drivermanager.Config) (devicemanager.Config, error) {
+	dir := fs.String("device-dir", "", "`DIR` with device plugins; all of them are used. It may be that of --plugin-dir")
+	return func(cfg drivermanager.Config) (devicemanager.Config, error) {
+		out := devicemanager.Config{Allow: cfg.Allow, Deny: cfg.Deny, MaxBackoff: cfg.MaxBackoff, Programs: map[string]devicemanager.Settings{},
+			Launchers: []devicemanager.Launcher{devicemanager.InProcess(sysfs.New(sysfs.Config{}))}}
+		if *dir != "" {
+			path, err := filepath.Abs(*dir)
+			if err != nil {
+				return out, err
+			}
+			if st, err := os.Stat(path); err != nil || !st.IsDir() {
+				return out, usage("--device-dir %s: is no directory", *dir)
+			}
+			out.Launchers = append(out.Launchers, deviceplugin.Dir(path))
+		}
+		drivers := map[string]bool{}
+		for _, l := range cfg.Launchers {
+			list, err := l.List()
+			if err != nil {
+				return out, err
+			}
+			for _, p := range list {
+				drivers[p.Name] = true
+			}
+		}
+		// Each side gets the settings of the programs that it has.
+		for _, l := range out.Launchers {
+			list, err := l.List()
+			if err != nil {
+				return out, err
+			}
+			for _, p := range list {
+				if set, ok := cfg.Programs[p.Name]; ok {
+					out.Programs[p.Name] = devicemanager.Settings{Disabled: set.Disabled, Args: set.Args, Config: set.Config}
+					if !drivers[p.Name] {
+						delete(cfg.Programs, p.Name)
+					}
+				}
+			}
+		}
+		return out, nil
+	}
+}
+
 func readPluginFile(raw []byte) (f pluginFile, err error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
@@ -104,7 +154,7 @@ func readPluginFile(raw []byte) (f pluginFile, err error) {
 }
 
 var nodeCommand = command{
-	name: "node", short: "shows the node: its drivers and their health",
+	name: "node", short: "shows the node: its drivers and devices, and their health",
 	bind: func(a *app, fs *flag.FlagSet) func(context.Context, []string) error {
 		return func(ctx context.Context, args []string) error {
 			if len(args) > 0 {
@@ -145,6 +195,21 @@ func printNode(w io.Writer, n api.Node) error {
 		}
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\n", clean(name), health, or(d.Version), clean(d.Description))
 	}
+	if len(n.Devices) > 0 {
+		fmt.Fprint(tw, "\nDEVICE\tHEALTH\tTASK\tDESCRIPTION\n")
+	}
+	for _, g := range n.Devices {
+		for _, in := range g.Instances {
+			health, task := "unhealthy", "-"
+			if in.Healthy {
+				health = "healthy"
+			}
+			if o, ok := g.Owners[in.ID]; ok {
+				task = o.AllocID + "/" + o.Task
+			}
+			fmt.Fprintf(tw, "%s[%s]\t%s\t%s\t%s\n", clean(g.ID()), clean(in.ID), health, clean(task), clean(in.Description))
+		}
+	}
 	if len(n.Attributes) > 0 {
 		fmt.Fprint(tw, "\nATTRIBUTE\tVALUE\n")
 	}
@@ -157,7 +222,7 @@ func printNode(w io.Writer, n api.Node) error {
 func or(s string) string { return clean(cmp.Or(s, "-")) }
 
 var pluginsCommand = command{
-	name: "plugins", short: "shows the programs that are drivers, and what is wrong with them",
+	name: "plugins", short: "shows the programs that are drivers or find devices, and what is wrong with them",
 	bind: func(a *app, fs *flag.FlagSet) func(context.Context, []string) error {
 		return func(ctx context.Context, args []string) error {
 			if len(args) > 0 {
