@@ -22,6 +22,7 @@ import (
 	"github.com/nodekeep/nodekeep/driver"
 	"github.com/nodekeep/nodekeep/driver/driverplugin"
 	"github.com/nodekeep/nodekeep/driver/driverplugin/driverpb"
+	"github.com/nodekeep/nodekeep/drivermanager"
 	"github.com/nodekeep/nodekeep/internal/pluginpb"
 	"github.com/nodekeep/nodekeep/internal/pluginproc"
 )
@@ -309,6 +310,7 @@ func TestHostileHandshake(t *testing.T) {
 				_, err := driverplugin.Launch(bounded(t), self(t), l)
 				require.ErrorIs(t, err, driverplugin.ErrLaunch)
 				require.ErrorContains(t, err, want)
+				require.Equal(t, mode == "device", errors.Is(err, drivermanager.ErrOtherKind))
 				require.Less(t, len(err.Error()), 4000)
 				require.Empty(t, alive(l))
 				require.NoDirExists(t, l.Dir)
