@@ -1,6 +1,8 @@
 // Copyright (c) nodekeep authors
 // SPDX-License-Identifier: MPL-2.0
 
+//go:build linux
+
 package main
 
 import (
