@@ -90,7 +90,7 @@ func quarantineOne(t *testing.T, scope ScopeMode, damage func(t *testing.T, dir 
 		require.Eventually(t, func() bool { return family(cfg.DataDir+id) == 3 }, 20*time.Second, 5*time.Millisecond)
 	}
 	sessions := sessionsOf(proctest.Marked("NK_LOST=" + cfg.DataDir + "a"))
-	theirs := proctest.Marked("NK_LOST=" + cfg.DataDir + "b")
+	theirs := living(sessionsOf(proctest.Marked("NK_LOST=" + cfg.DataDir + "b")))
 	name := map[ScopeMode]string{ScopeAlloc: "alloc/a", ScopeTask: "task/a/t", ScopeNode: "node"}[scope]
 	_, pid, err := n.pool.Scope(name).Hello(t.Context())
 	require.NoError(t, err)
@@ -112,13 +112,21 @@ func quarantineOne(t *testing.T, scope ScopeMode, damage func(t *testing.T, dir 
 	require.True(t, ok)
 	require.NotEmpty(t, s.Quarantined)
 	n.status("b", allocrunner.Running)
-	require.Equal(t, theirs, proctest.Marked("NK_LOST="+cfg.DataDir+"b"), "another alloc's tasks")
+	require.Equal(t, theirs, living(sessionsOf(proctest.Marked("NK_LOST="+cfg.DataDir+"b"))), "another alloc's tasks")
 	require.NotEmpty(t, session(stranger.Process.Pid), "a stranger was killed")
 }
 
 // family counts the living processes of the sessions that what carries the
-// variable is in.
-func family(value string) int { return len(living(sessionsOf(proctest.Marked("NK_LOST=" + value)))) }
+// variable is in, once none of them is on its way to become another.
+func family(value string) int {
+	pids := living(sessionsOf(proctest.Marked("NK_LOST=" + value)))
+	for _, pid := range pids {
+		if comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); string(comm) != "sleep\n" {
+			return 0
+		}
+	}
+	return len(pids)
+}
 
 func sessionsOf(pids []int) map[string]bool {
 	out := map[string]bool{}

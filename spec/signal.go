@@ -6,6 +6,7 @@ package spec
 import (
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // signals are the names of Linux, each at its number less one. Others have no
@@ -26,4 +27,12 @@ func SignalNumber(signal string) int {
 		return n
 	}
 	return slices.Index(signals(), signal) + 1
+}
+
+// sendable says whether some driver may know a signal: drivers take names with and
+// without SIG, in any case, and have more of them than have one number everywhere.
+func sendable(signal string) bool {
+	name := "SIG" + strings.TrimPrefix(strings.ToUpper(signal), "SIG")
+	return SignalNumber(signal) != 0 || SignalNumber(name) != 0 || strings.HasPrefix(name, "SIGRT") ||
+		slices.Contains([]string{"SIGPOLL", "SIGIOT", "SIGCLD", "SIGLOST", "SIGUNUSED", "SIGNULL"}, name)
 }

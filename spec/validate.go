@@ -87,6 +87,9 @@ func (t *Task) validate(f *faults, path string) {
 		f.add(path+".config", string(c), "is not a JSON object", "an object, or nothing")
 	}
 	f.text(path+".user", t.User)
+	if s := t.KillSignal; s != "" && !sendable(s) {
+		f.add(path+".kill_signal", s, "is unknown", `1 to 64, or a name such as "SIGTERM"`)
+	}
 	for _, k := range slices.Sorted(maps.Keys(t.Env)) {
 		f.text(path+".env", k)
 		f.text(fmt.Sprintf("%s.env[%q]", path, k), t.Env[k])

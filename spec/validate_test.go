@@ -35,6 +35,7 @@ var invalid = []struct {
 	{`tasks[1].name: "alloc" is reserved; allowed: any but ".", ".." and "alloc", in any case`, func(a *spec.Alloc) { a.Tasks[1].Name = "alloc" }},
 	{`tasks[1].name: "WEB" is there already: task "web"; allowed: names that differ in more than case`, func(a *spec.Alloc) { a.Tasks[1].Name = "WEB" }},
 	{`tasks[1].leader: true makes a second leader, task "web" is one; allowed: one leader at most`, func(a *spec.Alloc) { a.Tasks[0].Leader, a.Tasks[1].Leader = true, true }},
+	{`tasks[0].kill_signal: "SIGFOO" is unknown; allowed: 1 to 64, or a name such as "SIGTERM"`, func(a *spec.Alloc) { a.Tasks[0].KillSignal = "SIGFOO" }},
 	{`tasks[0].driver: is required; allowed: a driver's name such as "raw_exec"`, func(a *spec.Alloc) { a.Tasks[0].Driver = "" }},
 	{`tasks[0].config: "[1]" is not a JSON object; allowed: an object, or nothing`, func(a *spec.Alloc) { a.Tasks[0].Config = json.RawMessage(`[1]`) }},
 	{`tasks[0].config: "{" is not a JSON object; allowed: an object, or nothing`, func(a *spec.Alloc) { a.Tasks[0].Config = json.RawMessage(`{`) }},

@@ -265,15 +265,17 @@ func (o *operation) delay(ctx context.Context) result {
 	return result{canceled: ctx.Err() != nil}
 }
 
-// stop sends the stop signal and waits for the end that the driver brings about.
+// stop sends the stop signal and waits for the end that the driver brings about. A
+// signal that the driver does not know, or that it keeps failing with, is replaced
+// by the driver's own: a task can always be ended.
 func (o *operation) stop(ctx context.Context) result {
-	id := o.snap.Handle.TaskID
+	id, signal := o.snap.Handle.TaskID, o.task.KillSignal
 	for try := 1; ; try++ {
 		grace := o.snap.Resume.Grace.Left(o.cfg.Clock.Now())
 		if o.orphan {
 			grace = min(grace, orphanGrace)
 		}
-		err := o.stopOnce(ctx, id, grace)
+		err := o.stopOnce(ctx, id, signal, grace)
 		switch {
 		case err == nil || errors.Is(err, driver.ErrTaskNotFound):
 			return result{}
@@ -285,13 +287,18 @@ func (o *operation) stop(ctx context.Context) result {
 			return res
 		}
 		o.log.Warn("task cannot be stopped", "try", try, "error", err)
+		if unknown := errors.Is(err, driver.ErrUnknownSignal); signal != "" && (unknown || try > 1) {
+			if signal = ""; unknown {
+				continue
+			}
+		}
 		if exit := o.exitWithin(ctx, id, again(try)); exit != nil {
 			return result{exit: exit}
 		}
 	}
 }
 
-func (o *operation) stopOnce(ctx context.Context, id string, grace time.Duration) error {
+func (o *operation) stopOnce(ctx context.Context, id, signal string, grace time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, grace+stopSlack)
 	defer cancel()
 	late, err := guard.Run(ctx, guard.Late, func(ctx context.Context) error {
@@ -299,7 +306,7 @@ func (o *operation) stopOnce(ctx context.Context, id string, grace time.Duration
 		if err != nil {
 			return err
 		}
-		return drv.Stop(ctx, id, o.task.KillSignal, grace)
+		return drv.Stop(ctx, id, signal, grace)
 	})
 	if late != nil {
 		o.log.Error("driver does not return from Stop and is abandoned", "stack", late.Stack())

@@ -246,6 +246,24 @@ func TestStopFails(t *testing.T) {
 	})
 }
 
+// A signal that the driver does not know is replaced by the driver's own, at once;
+// one that it keeps failing with from the third try on.
+func TestStopSignalUnknown(t *testing.T) {
+	for err, fails := range map[error]int{driver.ErrUnknownSignal: 1, errors.New("no"): 2} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.alloc.Tasks[0].KillSignal = "SIGFOO"
+			a := w.start()
+			w.fake.Fail(drivertest.Stop, fails, err)
+			a.killNow()
+			a.end()
+			require.Equal(t, fails+1, w.fake.Count(drivertest.Stop))
+			require.Len(t, w.fake.Stops(), 1)
+			require.Empty(t, w.fake.Stops()[0].Signal)
+		})
+	}
+}
+
 // … unless the task ends meanwhile.
 func TestStopFailsAndTheTaskEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -32,9 +33,12 @@ func names() map[string]syscall.Signal {
 // signalByName finds a signal by its name, in any case, with or without SIG.
 func signalByName(name string) (syscall.Signal, error) {
 	all := names()
+	if n, err := strconv.Atoi(name); err == nil && n >= 1 && n <= 64 {
+		return syscall.Signal(n), nil
+	}
 	if sig, ok := all[strings.TrimPrefix(strings.ToUpper(name), "SIG")]; ok {
 		return sig, nil
 	}
-	return 0, fmt.Errorf("%w %q: known are SIG%s (also without SIG)", driver.ErrUnknownSignal, name,
+	return 0, fmt.Errorf("%w %q: known are 1 to 64 and SIG%s (also without SIG)", driver.ErrUnknownSignal, name,
 		strings.Join(slices.Sorted(maps.Keys(all)), ", SIG"))
 }
