@@ -251,6 +251,9 @@ func (a *Agent) tidy(ctx context.Context) {
 			a.log.Warn("private directory stays mounted", "error", err)
 		}
 	}
+	if err := a.endNodeScope(ctx); err != nil {
+		a.log.Warn("the node's supervisor stays", "error", err)
+	}
 	if a.tree != nil && a.tree.Mode() != cgroup.None {
 		if err := a.tree.RemoveAll(); err != nil {
 			a.log.Warn("cgroups stay", "error", err)
@@ -268,6 +271,19 @@ func (a *Agent) busy() bool {
 		}
 	}
 	return false
+}
+
+// endNodeScope ends the supervisor that all allocs share (ScopeNode): no alloc's end
+// is its own.
+func (a *Agent) endNodeScope(ctx context.Context) error {
+	names, err := a.pool.Names()
+	if err != nil || !slices.Contains(names, "node") {
+		return err
+	}
+	if err = a.pool.Scope("node").Release(ctx); errors.Is(err, supervisor.ErrBusy) {
+		return nil // a task of no known alloc: the next agent's to end
+	}
+	return err
 }
 
 // Ready is closed once restore was attempted for every record and every driver and

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -68,12 +69,25 @@ func leaveNothing(t *testing.T, cfg Config) {
 	}
 	detach()
 	require.NoError(t, <-ended)
+	require.Eventually(t, func() bool { return len(supervisors(cfg.RuntimeDir)) == 0 }, 10*time.Second, 5*time.Millisecond,
+		"a supervisor is left")
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	require.NoError(t, err)
 	require.NotContains(t, string(mounts), cfg.DataDir)
 	ids, err := allocdir.List(filepath.Join(cfg.DataDir, "alloc"))
 	require.NoError(t, err)
 	require.Empty(t, ids)
+}
+
+// supervisors are the processes that serve scopes below a runtime directory.
+func supervisors(dir string) (pids []string) {
+	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, name := range lines {
+		if b, _ := os.ReadFile(name); strings.HasPrefix(string(b), "nodekeep-supervisor\x00"+dir+"/") {
+			pids = append(pids, filepath.Base(filepath.Dir(name)))
+		}
+	}
+	return pids
 }
 
 // start runs an agent until the test ends or stop is called.
