@@ -292,6 +292,7 @@ func TestStaleList(t *testing.T) {
 	n := start(t, config(t, f))
 	n.apply(25, alloc("a", 10, spec.JobService), alloc("b", 11, spec.JobService))
 	n.status("a", allocrunner.Running)
+	n.status("b", allocrunner.Running)
 	err := n.Apply(t.Context(), Desired{Index: 18, Allocs: []*spec.Alloc{alloc("a", 10, spec.JobService)}})
 	require.ErrorIs(t, err, ErrStale)
 	n = n.again()
