@@ -38,7 +38,8 @@ type Manager struct {
 	started bool
 	ended   bool
 	end     bool // programs end with Run
-	subs    map[owner]func(driver.Event)
+	subs    map[owner]*func(driver.Event)
+	held    []driver.Event // nobody has asked for these yet; oldest first
 }
 
 // owner is whom a driver's event is for.
@@ -64,7 +65,7 @@ func New(cfg Config) (*Manager, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	m := &Manager{cfg: cfg.withDefaults(), drivers: map[string]*managed{}, change: make(chan struct{}), subs: map[owner]func(driver.Event){}, end: cfg.EndPrograms || cfg.Records == nil}
+	m := &Manager{cfg: cfg.withDefaults(), drivers: map[string]*managed{}, change: make(chan struct{}), subs: map[owner]*func(driver.Event){}, end: cfg.EndPrograms || cfg.Records == nil}
 	var errs []error
 	seen := map[string]bool{}
 	for n, l := range cfg.Launchers {
@@ -413,33 +414,58 @@ func (m *Manager) Watch(ctx context.Context) <-chan []Status {
 	return out
 }
 
+// maxHeld is how many events wait for somebody to ask for them.
+const maxHeld = 256
+
 // Subscribe hands the events of a task to f until cancel is called; a task has one
-// subscriber, the last. f is called by the manager's goroutines and must not block.
+// subscriber, the last. f is called by the manager's goroutines, and by this one
+// with the latest of what was told before anybody asked: after a restart of the
+// agent, drivers tell before the tasks are back. f must not block.
 func (m *Manager) Subscribe(allocID, task string, f func(driver.Event)) (cancel func()) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	o := owner{allocID, task}
-	m.subs[o] = f
-	var once sync.Once
-	return func() {
-		once.Do(func() {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			delete(m.subs, o)
+	for m.mu.Lock(); ; m.mu.Lock() {
+		var mine []driver.Event
+		m.held = slices.DeleteFunc(m.held, func(e driver.Event) bool {
+			is := e.AllocID == allocID && e.Task == task
+			if is {
+				mine = append(mine, e)
+			}
+			return is
 		})
+		if len(mine) == 0 {
+			break
+		}
+		m.mu.Unlock()
+		for _, e := range mine {
+			f(e)
+		}
+	}
+	defer m.mu.Unlock()
+	m.subs[o] = &f
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.subs[o] == &f {
+			delete(m.subs, o)
+		}
 	}
 }
 
-// deliver hands an event to whom it is for.
+// deliver hands an event to whom it is for, or holds it until somebody asks.
 func (m *Manager) deliver(log logger, e driver.Event) {
 	m.mu.Lock()
 	f := m.subs[owner{e.AllocID, e.Task}]
-	m.mu.Unlock()
 	if f == nil {
-		log.Debug("an event for a task that nobody has", "alloc_id", e.AllocID, "task", e.Task, "message", e.Message)
-		return
+		m.held = append(m.held, e)
+		if n := len(m.held); n > maxHeld {
+			e, m.held = m.held[0], m.held[1:]
+			defer log.Debug("nobody has asked for a task's event", "alloc_id", e.AllocID, "task", e.Task, "message", e.Message)
+		}
 	}
-	f(e)
+	m.mu.Unlock()
+	if f != nil {
+		(*f)(e)
+	}
 }
 
 type logger interface {

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -358,20 +359,32 @@ func TestEvents(t *testing.T) {
 		defer a.stop()
 		a.driver("x")
 		var got []string
-		cancel := a.Subscribe("al", "web", func(e driver.Event) { got = append(got, e.Message) })
 		send := func(alloc, text string) {
 			f.programs["x"].events <- driver.Event{AllocID: alloc, Task: "web", Message: text}
 			synctest.Wait()
 		}
-		send("al", "one")
+		send("al", "before anybody asked")
 		send("other", "nobody's")
+		cancel := a.Subscribe("al", "web", func(e driver.Event) { got = append(got, e.Message) })
+		send("al", "one")
 		f.last("x").die()
 		time.Sleep(time.Second)
 		send("al", "two")
-		cancel()
+		again := a.Subscribe("al", "web", func(e driver.Event) { got = append(got, "again "+e.Message) })
 		cancel()
 		send("al", "three")
-		require.Equal(t, []string{"one", "two"}, got)
+		again()
+		again()
+		for i := range 257 {
+			send("al", strconv.Itoa(i))
+		}
+		require.Equal(t, []string{"before anybody asked", "one", "two", "again three"}, got)
+		got = nil
+		a.Subscribe("al", "web", func(e driver.Event) { got = append(got, e.Message) })
+		require.Len(t, got, 256, "the latest; each once")
+		require.Equal(t, "1", got[0])
+		send("al", "last")
+		require.Equal(t, "last", got[256])
 	})
 }
 
