@@ -13,7 +13,9 @@ LINT     := bin/golangci-lint
 # others run in virtual time and bear many repeats.
 REAL := . ./allocdir ./api/... ./bench/... ./cmd/... ./device/deviceplugin/... ./driver/driverplugin/... ./driver/rawexec/... ./drivermanager ./examples/... \
         ./internal/account ./internal/cgroup/... ./internal/pluginproc ./logmon/... ./supervisor/...
-PURE  = $(shell $(GO) list ./... | grep -vxF -f <($(GO) list $(REAL)))
+PURE  = $(shell $(GO) list ./... | grep -vxF -f <($(GO) list $(REAL); $(GO) list ./internal/archtest))
+# Tests on one goroutine that go the same way each time: once shows what fifty do.
+ONCE := ^(TestExplore|TestBombs|TestRoundTripTexts|TestDamagedPages)$$
 
 .PHONY: help build test test-long test-v2 check fmt-check tidy-check proto proto-check vet lint arch bench fuzz fmt clean
 
@@ -29,10 +31,12 @@ test: ## every test once under the race detector, with real processes (best as r
 	$(GO) test -race -timeout 10m ./...
 	NODEKEEP_LIVES=10000 $(GO) test -timeout 10m -run '^TestRandomLives$$' ./allocrunner
 
-test-long: ## the same many times over, then each fuzz target for a minute; about an hour
+test-long: ## the same many times over, then each fuzz target for a minute; two hours on two cores
 	NODEKEEP_LONG=1 $(GO) test -timeout 60m -run '^TestExplore$$' ./taskrunner ./allocrunner
-	$(GO) test -race -count=50 -timeout 60m $(PURE)
+	$(GO) test -race -count=50 -skip '$(ONCE)' -timeout 60m $(PURE)
 	NODEKEEP_LONG=1 $(GO) test -race -count=10 -timeout 60m $(REAL)
+	NODEKEEP_STORM=200 $(GO) test -race -timeout 30m -run '^TestStorm$$' ./examples/agent
+	KILL_ROUNDS=100 $(GO) test -race -timeout 30m -run '^Test(SupervisorKilled|AgentDies)DuringStart$$' ./supervisor
 	NODEKEEP_OLD=1 $(GO) test -timeout 10m -run '^TestOld(Agent|Supervisor)$$' ./supervisor
 	$(MAKE) test-v2
 	$(MAKE) fuzz FUZZTIME=1m
