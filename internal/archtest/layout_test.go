@@ -18,15 +18,15 @@ import (
 // one of its own. A pattern is a directory, or path.Match's notation for several.
 // Test files are free.
 var levels = [][]string{
-	0: {"spec", "state", "driver", "explain", "internal/account", "internal/proctest", "internal/bootclock", "internal/datadir", "internal/guard", "logmon/internal/logdir", "internal/pluginpb"},
+	0: {"spec", "state", "driver", "explain", "internal/account", "internal/proctest", "internal/bootclock", "internal/datadir", "internal/guard", "internal/creator", "logmon/internal/logdir", "internal/pluginpb"},
 	1: {
 		"taskenv", "allocdir", "logmon", "logmon/tail", "internal/cgroup", "driver/driverconfig", "jobspec", "device",
 		"fingerprint", "internal/pluginproc", "driver/driverplugin/driverpb", "device/deviceplugin/devicepb",
 		"taskrunner/restart", "state/statetest", "driver/drivertest", // for the tests of others
 	},
-	2: {"supervisor", "internal/usage", "internal/pluginwire", "device/devicetest", "device/sysfs"},
-	3: {"driver/rawexec", "driver/exec", "drivermanager", "devicemanager"},
-	4: {"taskrunner", "driver/driverplugin", "device/deviceplugin"},
+	2: {"supervisor", "driver/exec/internal/container", "internal/usage", "internal/pluginwire", "device/devicetest", "device/sysfs"},
+	3: {"driver/internal/supervised", "driver/exec/entry", "drivermanager", "devicemanager"},
+	4: {"taskrunner", "driver/rawexec", "driver/exec", "driver/driverplugin", "device/deviceplugin"},
 	5: {"allocrunner", "taskrunner/taskrunnertest"},
 	6: {"hooks/*", "allocrunner/allocrunnertest", "outbox"},
 	7: {"."},
@@ -59,6 +59,7 @@ var unlinked = []struct {
 	{"taskenv", []string{"*", "net", "os/exec", "os/user"}, nil, "it is pure"},
 	{"allocdir", []string{"os/exec", module + "/internal/account"}, nil, "directories are owned by numbers; nothing is looked up by name"},
 	{"internal/cgroup", light, nil, "it runs before the supervisor"},
+	{"internal/creator", light, nil, "the same"},
 	{"logmon", light, nil, "it runs in the supervisor"},
 	{"supervisor", light, nil, "what it links is paid at every start of a task"},
 	{"taskrunner", []string{
