@@ -33,8 +33,9 @@ test: ## every test once under the race detector, with real processes (best as r
 
 test-long: ## the same many times over, then each fuzz target for a minute; two hours on two cores
 	NODEKEEP_LONG=1 $(GO) test -timeout 60m -run '^TestExplore$$' ./taskrunner ./allocrunner
+	NODEKEEP_LONG=1 $(GO) test -race -timeout 60m . ./driver/... ./drivermanager ./examples/agent
 	$(GO) test -race -count=50 -skip '$(ONCE)' -timeout 60m $(PURE)
-	NODEKEEP_LONG=1 $(GO) test -race -count=10 -timeout 60m $(REAL)
+	$(GO) test -race -count=10 -timeout 60m $(REAL)
 	NODEKEEP_STORM=200 $(GO) test -race -timeout 30m -run '^TestStorm$$' ./examples/agent
 	KILL_ROUNDS=100 $(GO) test -race -timeout 30m -run '^Test(SupervisorKilled|AgentDies)DuringStart$$' ./supervisor
 	NODEKEEP_OLD=1 $(GO) test -timeout 10m -run '^TestOld(Agent|Supervisor)$$' ./supervisor
