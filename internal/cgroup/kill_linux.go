@@ -138,23 +138,30 @@ func procsOf(dir string) (l []int) {
 	return l
 }
 
-// OOMKills returns how many processes of the cgroup the kernel killed for want
-// of memory. ok is false where no controller counts for it.
-func OOMKills(path string) (n int, ok bool) {
-	if path == "" {
-		return 0, false
-	}
-	b, err := os.ReadFile(path + "/memory.events")
-	if err != nil {
-		return 0, false
-	}
-	for line := range strings.Lines(string(b)) {
-		if v, found := strings.CutPrefix(strings.TrimSpace(line), "oom_kill "); found {
-			n, err = strconv.Atoi(v)
-			return n, err == nil
+// OOMKills returns how many processes of the cgroups, one task's, the kernel killed
+// for want of memory. ok is false where no controller counts for them. A cgroup of
+// v1 does not count for those that the task made below it.
+func OOMKills(paths ...string) (n int, ok bool) {
+	for _, path := range paths {
+		if path == "" {
+			continue
+		}
+		b, err := os.ReadFile(path + "/memory.events")
+		if err != nil {
+			b, err = os.ReadFile(path + "/memory.oom_control")
+		}
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(b)) {
+			if v, found := strings.CutPrefix(strings.TrimSpace(line), "oom_kill "); found {
+				if k, err := strconv.Atoi(v); err == nil {
+					n, ok = n+k, true
+				}
+			}
 		}
 	}
-	return 0, false
+	return n, ok
 }
 
 // below returns path and all directories under it.

@@ -42,3 +42,27 @@ func OOMKills(string) (n int, ok bool) { return 0, false }
 
 func children(string) []string { return nil }
 func rmdir(string) error       { return errors.ErrUnsupported }
+
+// Everywhere is path itself: this system has no hierarchies.
+func Everywhere(path string) []string {
+	if path == "" {
+		return nil
+	}
+	return []string{path}
+}
+
+// Below knows no hierarchy on this system.
+func Below(string) string { return "" }
+
+// KillEach does nothing: no path is a cgroup on this system.
+func KillEach([]string) {}
+
+// RemoveEach is Remove for each.
+func RemoveEach(paths []string) error {
+	for _, p := range paths {
+		if err := Remove(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}

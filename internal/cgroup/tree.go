@@ -45,10 +45,11 @@ type Config struct {
 // and its kin up to ten seconds more.
 type Tree struct {
 	mode    Mode
-	top     string // what the slice is in
-	managed bool   // see root
-	slice   string // directory
-	dir     string // slice/<agent id>
+	top     string   // what the slice is in
+	managed bool     // see root
+	slice   string   // directory
+	dir     string   // slice/<agent id>
+	beside  []string // the same in the other hierarchies, where drivers that set limits make scopes
 	reason  string
 	mine    func(pid int) bool
 	enabled atomic.Bool // all wanted controllers are
@@ -83,6 +84,7 @@ func Open(cfg Config) (*Tree, error) {
 		t.dir = t.slice + "/" + escape(cfg.AgentID, 200)
 		err := os.MkdirAll(t.dir, 0o755)
 		if err == nil {
+			t.beside = slices.DeleteFunc(Everywhere(t.dir), func(dir string) bool { return dir == t.dir })
 			t.enable()
 			return t, nil
 		}
@@ -192,10 +194,21 @@ func (t *Tree) Remove(path string) error {
 	if err := t.owns(path); err != nil {
 		return err
 	}
-	return Remove(path)
+	return t.remove(path[len(t.dir):])
 }
 
-// List returns the paths of the scopes that are there, sorted.
+// remove removes what is at that path below our directory, in all hierarchies.
+func (t *Tree) remove(below string) error {
+	errs := []error{nil}
+	for _, dir := range t.beside { // the freezer first, if it is one of them
+		errs = append(errs, Remove(dir+below))
+	}
+	errs[0] = Remove(t.dir + below)
+	return errors.Join(errs...)
+}
+
+// List returns the paths of the scopes that are there, sorted; those too of which
+// something is left in another hierarchy alone.
 func (t *Tree) List() ([]string, error) {
 	if t.mode == None {
 		return nil, nil
@@ -226,10 +239,12 @@ func (t *Tree) RemoveAll() error {
 	if rmdir(leaf) != nil {
 		return nil // somebody is in it
 	}
-	if err := Remove(t.dir); err != nil {
-		return err
+	for _, dir := range append([]string{t.dir}, t.beside...) {
+		if err := Remove(dir); err != nil {
+			return err
+		}
+		_ = rmdir(dir[:strings.LastIndexByte(dir, '/')]) // others may be in it
 	}
-	_ = rmdir(t.slice) // others may be in it
 	return nil
 }
 
@@ -240,13 +255,18 @@ func (t *Tree) removeIf(match func(name string) bool) error {
 	var errs []error
 	for _, name := range t.scopes() {
 		if match(name) {
-			errs = append(errs, Remove(t.dir+"/"+name))
+			errs = append(errs, t.remove("/"+name))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// scopes lists what is in the agent's directory and not its leaf.
+// scopes lists what is in the agent's directory, of any hierarchy, and not its leaf.
 func (t *Tree) scopes() []string {
-	return slices.DeleteFunc(children(t.dir), func(name string) bool { return name == leafName })
+	l := children(t.dir)
+	for _, dir := range t.beside {
+		l = append(l, children(dir)...)
+	}
+	slices.Sort(l)
+	return slices.DeleteFunc(slices.Compact(l), func(name string) bool { return name == leafName })
 }
