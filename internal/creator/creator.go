@@ -25,6 +25,11 @@
 //	3        a stream socket: the spec comes in, the result goes out
 //	4        the supervisor's lock, to be held and passed to nobody: while a creator
 //	         lives no next supervisor begins
+//	5        with Create: the write end of a pipe, for the process (close-on-exec there).
+//	         Once the process was let go, ReadExec of the other end says whether the
+//	         program runs. Without such a pipe a program that cannot be run ends with 127
+//
+// With Exec the creator waits for that itself, and fails.
 //
 // It leads a session and a mount namespace of its own. The spec is of the driver's
 // making and opaque to the supervisor. All the creator makes bears the name that
@@ -60,6 +65,8 @@ const (
 
 	// SocketFD is the descriptor that spec and result go over.
 	SocketFD = 3
+	// ExecFD is the descriptor of the pipe that tells whether the program runs.
+	ExecFD = 5
 	// FIFO is the file in the state directory that holds the process back.
 	FIFO = "exec.fifo"
 
@@ -142,6 +149,17 @@ func ReadResult(r io.Reader) (Result, error) {
 		return Result{}, err
 	}
 	return parse(string(b))
+}
+
+// ReadExec reads from the pipe at ExecFD and returns 0 once the program runs, or the
+// process is gone; else why the program cannot be run. To be called when no other
+// process holds the writing end; it blocks until the process was let go.
+func ReadExec(r io.Reader) syscall.Errno {
+	var b [4]byte
+	if _, err := io.ReadFull(r, b[:]); err != nil {
+		return 0
+	}
+	return syscall.Errno(uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24)
 }
 
 func parse(s string) (res Result, err error) {
