@@ -211,6 +211,9 @@ func (a *Agent) publish(p progress, d Desired, act actions, created, refused []*
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if saved {
+		for _, e := range created {
+			e.runner.Saved()
+		}
 		r.progress = p
 		r.listed = make(map[string]bool, len(d.Allocs))
 		for _, al := range d.Allocs {

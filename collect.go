@@ -100,6 +100,30 @@ func (a *Agent) victims(keep int) (out []*entry) {
 // bury collects one alloc. Unless it is known to be wanted no more its last
 // status is kept first, so that no crash in between makes it run again.
 func (a *Agent) bury(ctx context.Context, e *entry) error {
+	err := a.entomb(ctx, e)
+	if err != nil { // all of it is still there
+		a.runnerOf.mu.Lock()
+		e.burying = false
+		a.runnerOf.mu.Unlock()
+		a.changed.ring()
+		return err
+	}
+	if err := e.runner.Destroy(ctx); err != nil {
+		return err
+	}
+	r := &a.runnerOf
+	r.mu.Lock()
+	if r.entries[e.id] == e {
+		delete(r.entries, e.id)
+	}
+	r.mu.Unlock()
+	a.changed.ring()
+	a.nudge() // what it kept may go
+	return nil
+}
+
+// entomb writes what is kept of an alloc that is about to be destroyed.
+func (a *Agent) entomb(ctx context.Context, e *entry) error {
 	r := &a.runnerOf
 	t := buried(e.status())
 	if !e.unwanted.Load() {
@@ -117,20 +141,10 @@ func (a *Agent) bury(ctx context.Context, e *entry) error {
 	}
 	select {
 	case <-e.runner.Done(): // at once: it is over
+		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if err := e.runner.Destroy(ctx); err != nil {
-		return err
-	}
-	r.mu.Lock()
-	if r.entries[e.id] == e {
-		delete(r.entries, e.id)
-	}
-	r.mu.Unlock()
-	a.changed.ring()
-	a.nudge() // what it kept may go
-	return nil
 }
 
 // sweep removes what carries this agent's mark and belongs to no alloc it knows:

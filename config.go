@@ -76,6 +76,9 @@ type Config struct {
 	// that asks for anything else is refused.
 	Features []string
 
+	// Checks tells how the checks of services stand, for the health of allocs and for
+	// tasks that wait for a healthy one; nil: no alloc has checks.
+	Checks  allocrunner.Checks
 	Storage Storage // volumes, and disks that move between nodes
 
 	Exec           ExecPolicy    // which commands may be run beside tasks; default all

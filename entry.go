@@ -34,7 +34,7 @@ type entry struct {
 	moved    atomic.Bool // nothing is wanted any more of the alloc that this one replaces
 
 	// Guarded by runners.mu:
-	burying bool // its collection has begun
+	burying bool // its collection has begun: its disk is no more to be had
 	readers int  // of its disk; it is not collected meanwhile
 }
 
@@ -131,7 +131,7 @@ func (a *Agent) build(al *spec.Alloc, p place) (*entry, error) {
 		allocHooks = f(allocHooks)
 	}
 	cfg := allocrunner.Config{
-		Alloc: al, Store: a.store, Hooks: allocHooks, Dir: e.dir, Log: a.log,
+		Alloc: al, Store: a.store, Hooks: allocHooks, Dir: e.dir, Checks: a.cfg.Checks, Log: a.log,
 		Env: taskenv.Config{Node: a.cfg.Node, Host: a.host},
 		Tasks: taskrunner.Config{
 			Drivers: a.drivers, Hooks: taskHooks, Eval: driverconfig.Eval, Scope: scope,

@@ -25,6 +25,9 @@ import (
 //	new       prerun: previous ─▶ dirs ─▶ migrate ─▶ tasks
 //	                     waits            renames
 //
+// Of several that name one predecessor the eldest takes its disk. The others wait
+// until it has, start with empty ones, and an event says so (DiskTakenError).
+//
 // Allocs form a line: one that never took its predecessor's place, because it was
 // refused, failed or was replaced itself before it could, is passed over, and the
 // next one waits for all of them and takes what each still has.
@@ -58,11 +61,12 @@ func (a *Agent) previous(e *entry, al *spec.Alloc) *core.Previous {
 	}
 	return &core.Previous{
 		Disk:   e.place.Disk,
-		Await:  func(ctx context.Context, al *spec.Alloc) ([]*allocdir.Dir, error) { return a.awaitLine(ctx, e) },
+		Await:  func(ctx context.Context) ([]*allocdir.Dir, error) { return a.awaitLine(ctx, e) },
 		Stream: a.cfg.Storage.Migrate,
 		Limits: a.cfg.Storage.MigrateLimits,
 		Moved: func() {
 			if !e.moved.Swap(true) {
+				a.changed.ring() // for others that name the same predecessor
 				a.nudge()
 			}
 		},
@@ -109,39 +113,36 @@ func (e *entry) settledIn() bool {
 	return false
 }
 
+// DiskTakenError says why an alloc starts with an empty disk: that of the alloc it
+// replaces belongs to another one, which replaces it too. It is told as an event.
+type DiskTakenError struct{ AllocID, Previous, By string }
+
+func (e *DiskTakenError) Error() string {
+	return fmt.Sprintf("nodekeep: alloc %s: the disk of alloc %s went to alloc %s, which replaces it too: the tasks start with an empty one", e.AllocID, e.Previous, e.By)
+}
+
 // awaitLine waits until the predecessors of e on this node are over and nobody reads
-// their disks, and returns their directories unless they are being removed.
+// their disks, and returns their directories unless they are being removed or are
+// another's.
 func (a *Agent) awaitLine(ctx context.Context, e *entry) ([]*allocdir.Dir, error) {
 	for told := false; ; told = true {
 		changed := a.changed.wait()
 		a.runnerOf.mu.Lock()
-		line, err := a.lineLocked(e)
-		var dirs []*allocdir.Dir
-		var wait <-chan struct{}
-		var of string
-		for _, old := range line {
-			switch {
-			case !old.over():
-				wait = old.runner.Done()
-			case old.readers > 0 && e.place.Disk:
-				wait = changed
-			case !old.burying:
-				dirs = append(dirs, old.dir)
-			}
-			if wait != nil {
-				of = old.id
-				break
+		w, err := a.lookLocked(e, changed)
+		a.runnerOf.mu.Unlock()
+		if err == nil && w.on == nil {
+			for _, taken := range w.taken {
+				a.tell(ctx, e, taken.Error())
 			}
 		}
-		a.runnerOf.mu.Unlock()
-		if err != nil || wait == nil {
-			return dirs, err
+		if err != nil || w.on == nil {
+			return w.dirs, err
 		}
 		if !told {
-			a.tellWait(ctx, e, of)
+			a.tell(ctx, e, w.why)
 		}
 		select {
-		case <-wait:
+		case <-w.on:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
@@ -153,10 +154,77 @@ func (a *Agent) awaitLine(ctx context.Context, e *entry) ([]*allocdir.Dir, error
 	}
 }
 
-// tellWait says in an event of every task what keeps it from starting.
-func (a *Agent) tellWait(ctx context.Context, e *entry, of string) {
+// wait is what keeps an alloc from taking its predecessors' place, or what it finds
+// there.
+type wait struct {
+	on    <-chan struct{} // nil: nothing keeps it
+	why   string
+	dirs  []*allocdir.Dir
+	taken []*DiskTakenError
+}
+
+func (a *Agent) lookLocked(e *entry, changed <-chan struct{}) (w wait, err error) {
+	line, err := a.lineLocked(e)
+	if err != nil {
+		return w, err
+	}
+	for _, old := range line {
+		w.why = "Waiting for the end of alloc " + old.id + ", which this one replaces"
+		if !old.over() {
+			w.on = old.runner.Done()
+			return w, nil
+		}
+		if !e.place.Disk {
+			continue
+		}
+		rival, has := a.rivalLocked(e, old)
+		switch {
+		case old.readers > 0:
+			w.on = changed
+			return w, nil
+		case has:
+			w.taken = append(w.taken, &DiskTakenError{e.id, old.id, rival.id})
+		case rival != nil:
+			w.on, w.why = changed, "Waiting for alloc "+rival.id+", which takes the disk of alloc "+old.id
+			return w, nil
+		case !old.burying:
+			w.dirs = append(w.dirs, old.dir)
+		}
+	}
+	return w, nil
+}
+
+// rivalLocked is the alloc that has the disk of old, or goes before e for it; nil if
+// there is none.
+func (a *Agent) rivalLocked(e, old *entry) (rival *entry, has bool) {
+	for _, x := range a.runnerOf.entries {
+		if x == e || x.runner == nil || !x.place.Disk || !slices.Contains(x.place.After, old.id) {
+			continue
+		}
+		if line, err := a.lineLocked(x); err != nil || slices.Contains(line, e) {
+			continue // it waits for e
+		}
+		if x.settledIn() {
+			return x, true
+		}
+		if !x.over() && elder(x, e) {
+			rival = x
+		}
+	}
+	return rival, false
+}
+
+func elder(x, y *entry) bool {
+	if c := x.runner.Snapshot().Alloc.CreateTime.Compare(y.runner.Snapshot().Alloc.CreateTime); c != 0 {
+		return c < 0
+	}
+	return x.id < y.id
+}
+
+// tell says something in an event of every task of an alloc that has not started.
+func (a *Agent) tell(ctx context.Context, e *entry, message string) {
 	for _, t := range taskNames(e.runner.Snapshot()) {
-		err := e.runner.Emit(ctx, t, taskrunner.TaskSetup, map[string]string{"message": "Waiting for the end of alloc " + of + ", which this one replaces"})
+		err := e.runner.Emit(ctx, t, taskrunner.TaskSetup, map[string]string{"message": message})
 		if err != nil && ctx.Err() == nil {
 			a.log.Warn("event lost", "alloc_id", e.id, "task", t, "error", err)
 		}

@@ -150,7 +150,7 @@ func New(cfg Config) (*AllocRunner, error) {
 		r.tasks = append(r.tasks, &task{tr, name})
 		r.first.restored = r.first.restored || tr.Snapshot().Rev > 0
 	}
-	if l := &r.first.life; l.Status.Terminal() && !r.hooks.any(prekill, postrun) {
+	if l := &r.first.life; l.Status.Terminal() && !r.givesBack() {
 		l.Done = l.Done || !slices.ContainsFunc(r.tasks, func(t *task) bool { return t.Snapshot().Phase != taskrunner.Dead })
 	}
 	r.pub.Store(&published{r.snapshot(r.first.alloc, r.first.life, r.first.health.Found, 1), make(chan struct{})})

@@ -38,7 +38,8 @@ type Config struct {
 	Env taskenv.Config
 	// Checks tells how the checks of the alloc's services stand; nil: there are none.
 	Checks Checks
-	// Dir is the alloc's directory, which Destroy removes; nil: it has none.
+	// Dir is the alloc's directory, of which secrets are dropped when all tasks have
+	// ended and which Destroy removes; nil: it has none.
 	Dir *allocdir.Dir
 
 	// Observe is told each published snapshot, first the one Run begins with. It

@@ -54,6 +54,20 @@ func TestSavedByTheHost(t *testing.T) {
 		a.end(allocrunner.Complete)
 		require.LessOrEqual(t, own, 2)
 	})
+	synctest.Test(t, func(t *testing.T) { // or after New
+		w := newWorld(t, spec.JobBatch, "web:main")
+		w.lives["web"] = []drivertest.Life{second(60)}
+		own := 0
+		cfg := w.config()
+		cfg.Trace.Commit = func(time.Duration, error) { own++ }
+		r, err := allocrunner.New(cfg)
+		require.NoError(t, err)
+		require.NoError(t, w.store.Update(func(tx state.Tx) error { return allocrunner.Save(tx, r.Snapshot().Alloc) }))
+		r.Saved()
+		require.NoError(t, r.Run(t.Context()))
+		require.LessOrEqual(t, own, 2)
+		w.fake.Check(t)
+	})
 }
 
 // goroutines counts those that runners have.

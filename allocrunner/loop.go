@@ -138,6 +138,10 @@ func (l *loop) run(ctx context.Context) error {
 		case f := <-l.r.cmds:
 			f(l)
 		case res := <-l.results:
+			if ctx.Err() != nil { // it may have ended because of that, and says nothing of the alloc
+				l.results <- res
+				return l.detach(ctx)
+			}
 			l.finish(res)
 		case <-l.r.poke:
 		case <-l.checks:
@@ -197,7 +201,7 @@ func (l *loop) evaluate(ctx context.Context) {
 }
 
 // settle brings what follows from the tasks into next and says whether that is
-// news. Where no hook gives anything back the alloc is over with its tasks; that
+// news. Where nothing is to be given back the alloc is over with its tasks; that
 // needs no write, for New sees it too.
 func (l *loop) settle(next *life, tasks []view) bool {
 	old := *next
@@ -206,7 +210,7 @@ func (l *loop) settle(next *life, tasks []view) bool {
 	if next.FinishedAt.IsZero() && !slices.ContainsFunc(tasks, func(t view) bool { return !t.dead() }) {
 		next.FinishedAt = l.finishedAt()
 	}
-	if l.work.op == opNone && !l.r.hooks.any(prekill, postrun) && len(l.health.Untold) == 0 {
+	if l.work.op == opNone && !l.r.givesBack() && len(l.health.Untold) == 0 {
 		l.over = l.over || !slices.ContainsFunc(tasks, func(t view) bool { return !t.over })
 	}
 	return found || next.Status != old.Status || next.Desc != old.Desc || !next.FinishedAt.Equal(old.FinishedAt)
@@ -361,7 +365,7 @@ func (l *loop) finish(res result) {
 		}
 	case opPostrun:
 		l.over, l.leftover = true, res.err
-		if next := l.life; res.err == nil {
+		if next := l.life; res.err == nil && l.r.hooks.any(prekill, postrun) {
 			next.Done = true
 			_ = l.commit(next, l.alloc)
 		}

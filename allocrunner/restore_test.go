@@ -319,3 +319,38 @@ func TestPoststopAfterRestore(t *testing.T) {
 		})
 	}
 }
+
+// A hook that is waiting when the agent lets go has not failed, whichever of the two
+// is seen first.
+func TestDetachIsNoFailureOfPrerun(t *testing.T) {
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, spec.JobService, "web:main")
+			wait := true
+			w.hooks = []allocrunner.HookFunc{func(*spec.Alloc) (allocrunner.AnyHook, error) {
+				return &allocrunner.Hook[struct{}]{Name: "wait", Prerun: func(ctx context.Context, _ *allocrunner.Request, _ *struct{}) error {
+					if !wait {
+						return nil
+					}
+					<-ctx.Done()
+					return context.Cause(ctx)
+				}}, nil
+			}}
+			cfg := w.config()
+			cfg.Observe = func(s allocrunner.Snapshot) {
+				if s.Tasks["web"].Seq > 1 {
+					time.Sleep(time.Second) // the loop finds both when it comes back
+				}
+			}
+			a := w.startWith(cfg)
+			require.NoError(t, a.Emit(t.Context(), "web", taskrunner.TaskSetup, nil))
+			a.detach()
+			require.Equal(t, allocrunner.Pending, a.Snapshot().Status, a.Snapshot().Description)
+			wait = false
+			a = w.start()
+			require.Equal(t, "web=running", a.states())
+			require.NoError(t, a.Kill(t.Context(), allocrunner.KillRequest{}))
+			a.end(allocrunner.Complete)
+		})
+	}
+}

@@ -25,6 +25,10 @@ func Save(tx state.Tx, a *spec.Alloc) error {
 	return allocSlot().Save(tx, path(a.ID), a.WithDefaults())
 }
 
+// Saved says that the host has written the alloc (Save) since New, so that Run need
+// not. It is called before Run, by whoever calls Run.
+func (r *AllocRunner) Saved() { r.first.stored = true }
+
 // Load reads the alloc of that id as it was last accepted, nil if the store has
 // none. An unreadable one is state.ErrCorrupt or state.ErrTooNew.
 func Load(tx state.Tx, id string) (*spec.Alloc, error) {

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/nodekeep/nodekeep/internal/guard"
+	"github.com/nodekeep/nodekeep/spec"
 	"github.com/nodekeep/nodekeep/taskrunner"
 )
 
@@ -44,7 +46,9 @@ func (l *loop) prepare(d decision) func(context.Context) result {
 		work := l.background.Close()
 		return func(ctx context.Context) result {
 			l.endBackground(work)
-			return result{err: h.run(ctx, postrun, req)}
+			err := h.run(ctx, postrun, req)
+			l.r.dropSecrets(ctx, req.Alloc)
+			return result{err: err}
 		}
 	case opKill:
 		kill := l.life.Kill.request()
@@ -53,6 +57,27 @@ func (l *loop) prepare(d decision) func(context.Context) result {
 		}
 	default: // opRestart
 		return l.restartWork(targets, req)
+	}
+}
+
+// givesBack says that something is to be done when all tasks are dead.
+func (r *AllocRunner) givesBack() bool { return r.cfg.Dir != nil || r.hooks.any(prekill, postrun) }
+
+// dropSecrets ends what the tasks were trusted with: it does not outlive them. It is
+// no hook, so that it costs no write of its own; a Run that finds the alloc over
+// does it again.
+func (r *AllocRunner) dropSecrets(ctx context.Context, a *spec.Alloc) {
+	if r.cfg.Dir == nil {
+		return
+	}
+	names := make([]string, len(a.Tasks))
+	for i := range a.Tasks {
+		names[i] = a.Tasks[i].Name
+	}
+	ctx, cancel := context.WithTimeout(ctx, postrun.bound())
+	defer cancel()
+	if _, err := guard.Run(ctx, guard.Late, func(context.Context) error { return r.cfg.Dir.DropSecrets(names) }); err != nil {
+		r.log.Warn("secrets stay mounted until the alloc is collected", "error", err)
 	}
 }
 

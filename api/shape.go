@@ -22,7 +22,8 @@ type Alloc struct {
 	Status      allocrunner.Status `json:"status"`
 	Desired     spec.DesiredStatus `json:"desired"`
 	Description string             `json:"description"`
-	Healthy     *bool              `json:"healthy"` // null: not known, or not watched
+	Healthy     *bool              `json:"healthy"`             // in its deployment; null: not known, or not watched
+	Unhealthy   string             `json:"unhealthy,omitempty"` // why it is not healthy
 	Tasks       []Task             `json:"tasks"`
 
 	Name       string     `json:"name"`
@@ -90,6 +91,11 @@ func shape(st *nodekeep.AllocStatus) Alloc {
 	}
 	if a.Desired == "" {
 		a.Desired = spec.DesiredRun
+	}
+	if h := st.Health; h != nil && h.Deployment == al.DeploymentID {
+		if a.Healthy = &h.Healthy; !h.Healthy {
+			a.Unhealthy = plain(h.Reason)
+		}
 	}
 	for i := range al.Tasks {
 		t := &al.Tasks[i]

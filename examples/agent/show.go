@@ -210,6 +210,8 @@ func status(al *api.Alloc) string {
 		return string(al.Status) + " (unreadable record)"
 	case al.Degraded:
 		return string(al.Status) + " (degraded)"
+	case al.Healthy != nil && !*al.Healthy && !al.Finished():
+		return string(al.Status) + " (unhealthy)"
 	case al.Finished() || al.Desired == "run":
 		return string(al.Status)
 	}
@@ -297,6 +299,9 @@ func printInspection(w io.Writer, in api.Inspection, now time.Time) error {
 	row("desired", string(in.Desired))
 	row("description", in.Description)
 	row("problem", in.Problem)
+	if h := in.Healthy; h != nil {
+		row("healthy", strings.TrimSuffix(fmt.Sprintf("%t: %s", *h, in.Unhealthy), ": "))
+	}
 	row("created", stamp(in.CreatedAt))
 	if in.FinishedAt != nil {
 		row("finished", stamp(*in.FinishedAt))

@@ -6,7 +6,7 @@
 //
 //	alloc hooks   prerun ▼                              postrun ▲ (reverse)
 //	  previous    waits for the alloc it replaces       –
-//	  dirs        the alloc's directory                 secrets are dropped
+//	  dirs        the alloc's directory                 –
 //	  migrate     that alloc's data                     –
 //	  volumes     the host's directories are there      –
 //	  scope       –                                     its supervisor leaves
@@ -225,25 +225,7 @@ func allocDirs(*spec.Alloc) (allocrunner.AnyHook, error) {
 			}
 			return r.Dir.Build(ctx)
 		},
-		// What the tasks were trusted with does not outlive them.
-		Postrun: func(_ context.Context, r *allocrunner.Request, _ *none) error {
-			if r.Dir == nil {
-				return nil
-			}
-			if err := r.Dir.DropSecrets(taskNames(r.Alloc)); err != nil { // they go with the directory
-				r.Log.Warn("secrets stay mounted until the alloc is collected", "alloc_id", r.Alloc.ID, "error", err)
-			}
-			return nil
-		},
 	}, nil
-}
-
-func taskNames(al *spec.Alloc) []string {
-	names := make([]string, len(al.Tasks))
-	for i := range al.Tasks {
-		names[i] = al.Tasks[i].Name
-	}
-	return names
 }
 
 func allocScope(cfg Config) allocrunner.HookFunc {

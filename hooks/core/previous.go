@@ -22,7 +22,7 @@ type Previous struct {
 	Disk bool
 	// Await returns when nothing of the alloc's predecessors runs any more, with
 	// their directories, the nearest first; none if no predecessor is on this node.
-	Await func(ctx context.Context, al *spec.Alloc) ([]*allocdir.Dir, error)
+	Await func(ctx context.Context) ([]*allocdir.Dir, error)
 	// Stream opens what allocdir's Send writes for al.PreviousAlloc on another node.
 	// Nil: disks do not come from other nodes.
 	Stream func(ctx context.Context, al *spec.Alloc) (io.ReadCloser, error)
@@ -46,7 +46,7 @@ func awaitPrevious(p *Previous) allocrunner.HookFunc {
 				if s.Over {
 					return nil
 				}
-				_, err := p.Await(ctx, r.Alloc)
+				_, err := p.Await(ctx)
 				s.Over = err == nil
 				return err
 			},
@@ -100,7 +100,7 @@ func (p *Previous) bring(ctx context.Context, r *allocrunner.Request) error {
 	for i := range r.Alloc.Tasks {
 		tasks[i] = r.Alloc.Tasks[i].Name
 	}
-	from, err := p.Await(ctx, r.Alloc)
+	from, err := p.Await(ctx)
 	switch {
 	case err != nil:
 		return err
