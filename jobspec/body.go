@@ -50,6 +50,12 @@ func (p *parser) block(def *node, b source, e *evaluator) *Block {
 
 // argument reads name = value into t.
 func (p *parser) argument(t *Block, def *node, a *hclsyntax.Attribute, e *evaluator) {
+	if now := def.renamed(a.Name); now != "" {
+		p.diags.warn(a.NameRange, "Old spelling", "%s is called %s.", a.Name, now)
+		renamed := *a
+		renamed.Name = now
+		a = &renamed
+	}
 	arg := def.child(a.Name)
 	switch {
 	case arg == nil:

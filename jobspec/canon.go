@@ -19,6 +19,7 @@ import (
 //	regexp = "x", version = …      operator = "regexp", value = "x"
 //	distinct_hosts = true          operator = "distinct_hosts", value = "true"
 //	logs { enabled = false }       disabled = true
+//	scaling "vertical_cpu"         scaling "cpu"
 func (p *parser) canonical(job *Block) {
 	if id, ok := job.Get("id").(string); ok {
 		job.Labels = []string{id}
@@ -99,6 +100,8 @@ func (p *parser) spellings(b *Block) {
 		}
 	case "periodic":
 		p.crons(b)
+	case "scaling":
+		p.resource(b)
 	}
 	for _, x := range b.Blocks {
 		p.spellings(x)
@@ -135,6 +138,21 @@ func (p *parser) constraint(b *Block) {
 		b.set(Attr{Name: "attribute", Value: property.Value, Range: property.Range})
 	}
 }
+
+// resource is what a task's scaling block is about. The API has other words.
+func (p *parser) resource(b *Block) {
+	if len(b.Labels) == 0 {
+		return // a group's
+	}
+	name := strings.TrimPrefix(b.Label(), vertical)
+	if name != "cpu" && name != "mem" {
+		p.diags.add(b.name.hcl(), "Unknown resource", "A task's scaling block is about one of cpu and mem, not %q.%s", name, meant(name, []string{"cpu", "mem"}))
+	}
+	b.Labels = []string{name}
+}
+
+// vertical is how the API's words for a task's scaling begin.
+const vertical = "vertical_"
 
 // crons checks what a schedule looks like; what it means is the scheduler's.
 func (p *parser) crons(b *Block) {

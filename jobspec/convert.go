@@ -59,8 +59,9 @@ func (p *parser) convert(def *node, in *input) (any, bool) {
 		out := []int64{}
 		for _, v := range list {
 			n, is := p.whole(def, &input{in.name, v, in.where})
-			if ok = ok && is; is {
-				out = append(out, n.(int64))
+			ok = ok && is
+			if n, is := n.(int64); is {
+				out = append(out, n)
 			}
 		}
 		return out, ok
@@ -110,11 +111,18 @@ func kindOf(v cty.Value) string {
 	}
 }
 
-// whole is a whole number. The upper bound keeps n*unit inside an int64.
+// whole is a whole number. The upper bound keeps n*unit inside an int64. An empty
+// text is 0, as for the API, or else as if it were not there.
 func (p *parser) whole(def *node, in *input) (any, bool) {
 	v := in.value
 	if v.Type() == cty.String && !v.IsNull() {
 		v = cty.StringVal(strings.TrimSpace(v.AsString()))
+		switch {
+		case v.AsString() == "" && def.least > 0:
+			return "", true
+		case v.AsString() == "":
+			return int64(0), true
+		}
 		if hasRef(v.AsString()) {
 			p.invalid(in, "This is known only when the task runs; a fixed value is needed here.")
 			return nil, false
@@ -141,19 +149,19 @@ func (p *parser) whole(def *node, in *input) (any, bool) {
 	return n, true
 }
 
-// duration is a text such as "30s". A bare number is refused rather than guessed
-// at, but for 0: some would mean seconds by it, the API means nanoseconds.
+// duration is a text such as "30s". A bare number is nanoseconds, as everywhere in
+// Nomad; in a job file, where some mean seconds by it, that is told.
 func (p *parser) duration(in *input) (any, bool) {
 	if in.value.Type() == cty.Number && !in.value.IsNull() {
-		if n, accuracy := in.value.AsBigFloat().Int64(); p.nanoseconds || n == 0 {
-			if accuracy != big.Exact {
-				p.invalid(in, "A whole number of nanoseconds is needed.")
-				return nil, false
-			}
-			return time.Duration(n), true
+		n, accuracy := in.value.AsBigFloat().Int64()
+		if accuracy != big.Exact {
+			p.invalid(in, `A whole number of nanoseconds is needed, or a text with a unit: "30s", "1m30s", "24h".`)
+			return nil, false
 		}
-		p.invalid(in, `A duration needs a unit: "30s", "1m30s", "24h".`)
-		return nil, false
+		if n != 0 && !p.nanoseconds {
+			p.diags.warn(in.where, "Duration without a unit", "%d is read as %s, in nanoseconds as Nomad does; a text has a unit: \"30s\", \"1m30s\", \"24h\".", n, time.Duration(n))
+		}
+		return time.Duration(n), true
 	}
 	s, ok := p.text(in, formPlain)
 	if !ok {

@@ -50,19 +50,19 @@
 //
 //	block                         since  acted on by
 //	action                        1.7    action
-//	add                           1.8    connect
+//	add                           1.7    connect
 //	affinity                      1.0    scheduler
 //	args                          1.8    network
 //	artifact                      1.0    artifact
 //	canary_meta                   1.0    service
-//	change_script                 1.4    template
+//	change_script                 1.3    template
 //	check                         1.0    service
 //	check_restart                 1.0    service
 //	cni                           1.8    network
 //	config                        1.0    secret, connect, driver
 //	connect                       1.0    connect
 //	constraint                    1.0    scheduler
-//	consul                        1.0    consul
+//	consul                        1.1    consul
 //	cron                          1.8    schedule
 //	csi_plugin                    1.0    scheduler
 //	depends_on                    own    node
@@ -103,22 +103,22 @@
 //	port                          1.0    network
 //	proxy                         1.0    connect
 //	region                        1.0    scheduler
-//	request_headers               1.8    connect
+//	request_headers               1.7    connect
 //	reschedule                    1.0    scheduler
 //	resources                     1.0    node
-//	response_headers              1.8    connect
+//	response_headers              1.7    connect
 //	restart                       1.0    node, template
 //	scaling                       1.0    scheduler
 //	schedule                      1.8    schedule
-//	sds                           1.8    connect
+//	sds                           1.7    connect
 //	secret                        1.11   secret
 //	service                       1.0    service, connect
-//	set                           1.8    connect
+//	set                           1.7    connect
 //	sidecar_service               1.0    connect
 //	sidecar_task                  1.0    connect
 //	spread                        1.0    scheduler
 //	strategy                      1.0    scheduler
-//	tagged_addresses              1.1    service
+//	tagged_addresses              1.4    service
 //	target                        1.0    scheduler
 //	task                          1.0    node, connect, driver
 //	template                      1.0    template
@@ -135,5 +135,5 @@
 //	volume                        1.0    volume
 //	volume_mount                  1.0    volume
 //	wait                          1.2    template
-//	weights                       1.10   service
+//	weights                       1.9    service
 package jobspec

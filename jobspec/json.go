@@ -200,7 +200,7 @@ func (n *node) jsonField(name string) *node {
 	for _, c := range n.inside {
 		switch {
 		case c.old && (n.name == "constraint" || n.name == "affinity"): // spellings of HCL
-		case c.json == name && c.json != "":
+		case c.json == name && c.json != "" || c.was == name:
 			return c
 		case c.json != "" && strings.EqualFold(c.json, name):
 			folded = c
@@ -240,6 +240,9 @@ func (p *parser) jsonLabel(b *Block, f pair) {
 // jsonBlocks reads one block, a list of them, or an object of them by label.
 func (p *parser) jsonBlocks(b *Block, def *node, f pair) {
 	switch {
+	case def.kind == kindBlock && b.First(def.name) != nil:
+		p.diags.add(f.at, "Duplicate name", "%s is there already.", def.json)
+		return
 	case def.kind == kindBlock:
 		b.Blocks = append(b.Blocks, p.jsonBlock(def, f.value, ""))
 		return

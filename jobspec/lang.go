@@ -84,6 +84,7 @@ type node struct {
 	zero        time.Duration
 	enum        []string
 	old         bool
+	was         string // a name that it had
 
 	inside []*node
 }
@@ -98,6 +99,16 @@ func (n *node) child(name string) *node {
 		}
 	}
 	return nil
+}
+
+// renamed is today's name of what was called name.
+func (n *node) renamed(name string) string {
+	for _, c := range n.inside {
+		if c.was == name && name != "" {
+			return c.name
+		}
+	}
+	return ""
 }
 
 // names are what may stand inside, without what is superseded, sorted.
@@ -221,6 +232,8 @@ func (n *node) options(words []string) (err error) {
 			n.enum = strings.Split(value, "|")
 		case "old":
 			n.old = true
+		case "was":
+			n.was = value
 		case "once":
 			n.kind = kindBlock
 		case "many":
@@ -238,17 +251,18 @@ func (n *node) options(words []string) (err error) {
 // own is the version of what only nodekeep has.
 const own = "own"
 
-// newer is the later of two versions "1.n"; "" is the first of all, own the last.
+// newer is the later of two versions; "" is the first of all, own the last.
 func newer(a, b string) string {
-	minor := func(v string) int {
+	number := func(v string) int {
 		if v == own {
 			return math.MaxInt
 		}
-		_, digits, _ := strings.Cut(v, ".")
-		n, _ := strconv.Atoi(digits)
-		return n
+		major, minor, _ := strings.Cut(v, ".")
+		x, _ := strconv.Atoi(major)
+		y, _ := strconv.Atoi(minor)
+		return 1000*x + y
 	}
-	if b != "" && (a == "" || minor(b) > minor(a)) {
+	if b != "" && (a == "" || number(b) > number(a)) {
 		return b
 	}
 	return a

@@ -136,6 +136,8 @@ func TestReadLanguage(t *testing.T) {
 	}
 	require.Equal(t, "1.10", newer("1.9", "1.10"))
 	require.Equal(t, "1.9", newer("1.9", ""))
+	require.Equal(t, "2.0", newer("2.0", "1.11"))
+	require.Equal(t, "own", newer("own", "2.0"))
 }
 
 // The package's documentation has the table that the code has.

@@ -151,6 +151,9 @@ var (
 	dotted    = regexp.MustCompile(`^\s*([A-Za-z_][\w-]*(?:\.[\w-]+)+)\s*=`)
 	escaped   = regexp.MustCompile(`\$\{[^}]*\\"`)
 	directive = regexp.MustCompile(`%\{\s*[a-z_]+`)
+	dots      = regexp.MustCompile(`^\s*(?:[\w-]+\s*=\s*|.*\{\s*)?(\.\.\.)\s*\}?\s*$`)
+	decimal   = regexp.MustCompile(`[=,\[(]\s*(\.[0-9]+)`)
+	blockIn   = regexp.MustCompile(`^\s*([A-Za-z_][\w-]*)\s*(\{)`)
 	marker    = regexp.MustCompile(`<<-?([A-Za-z_][\w-]*)`)
 )
 
@@ -180,6 +183,19 @@ func (p *parser) syntaxError(name string, d *hcl.Diagnostic) {
 	if at := dotted.FindStringSubmatchIndex(line); at != nil {
 		key := line[at[2]:at[3]]
 		p.diags.add(on(at[2:4]), "Name with dots", "Such a name stands in quotes, in a map: NAME = { %q = … }", key)
+		return
+	}
+	if at := dots.FindStringSubmatchIndex(line); at != nil {
+		p.diags.add(on(at[2:4]), "Placeholder", "The three dots stand for lines that an example leaves out; put what belongs here, or nothing.")
+		return
+	}
+	if at := decimal.FindStringSubmatchIndex(line); at != nil && strings.Contains(d.Summary, "Invalid expression") {
+		p.diags.add(on(at[2:4]), "Number without a digit before the point", "It is written 0%s.", line[at[2]:at[3]])
+		return
+	}
+	if at := blockIn.FindStringSubmatchIndex(line); at != nil && strings.Contains(d.Detail, "equals sign") {
+		name := line[at[2]:at[3]]
+		p.diags.add(on(at[2:4]), "Block among values", "Inside of [ … ] and of NAME = { … } there are values only: %s = { … }. Blocks stand in blocks; without the \"=\" and the \"[\" around this one it is one.", name)
 		return
 	}
 	if at := escaped.FindStringIndex(line); at != nil {

@@ -29,6 +29,9 @@ func (b *Block) api() map[string]any {
 	if b.lang.label != "" && len(b.Labels) > 0 {
 		m[b.lang.child(b.lang.label).json] = b.Labels[0]
 	}
+	if b.Type == "scaling" && len(b.Labels) > 0 {
+		m["Type"] = vertical + b.Label()
+	}
 	if b.Type == "job" {
 		m["Name"] = b.Label()
 	}

@@ -112,6 +112,7 @@ type ChangeScript struct {
 	Args        []string      `json:"args,omitempty"`
 	Timeout     time.Duration `json:"timeout"` // ns, default 5 s
 	FailOnError bool          `json:"fail_on_error,omitempty"`
+	FirstRender bool          `json:"run_on_first_render,omitempty"` // also once the template is there
 }
 
 // WaitBounds is how long a renderer waits for more changes.

@@ -19,7 +19,7 @@ job "x" {
     }
   }
   reschedule {
-    delay    = 30
+    delay    = 1.5
     interval = "5d"
     max_delay = "10"
     attempts = -1

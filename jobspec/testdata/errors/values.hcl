@@ -6,7 +6,7 @@ job "web" {
 
   group "api" {
     count          = 1.5
-    shutdown_delay = 10
+    shutdown_delay = 0.5
 
     restart {
       attempts = -1

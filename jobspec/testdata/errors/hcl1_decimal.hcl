@@ -1,0 +1,10 @@
+job "decimal" {
+  group "g" {
+    task "t" {
+      driver = "d"
+      config {
+        ratio = .3
+      }
+    }
+  }
+}

@@ -1,0 +1,7 @@
+job "placeholder" {
+  group "g" {
+    task "t" {
+      ...
+    }
+  }
+}

@@ -1,0 +1,5 @@
+job "placeholder" {
+  group "g" {
+    task "t" { ... }
+  }
+}
