@@ -21,6 +21,7 @@ import (
 	"github.com/nodekeep/nodekeep/allocdir"
 	"github.com/nodekeep/nodekeep/allocrunner"
 	"github.com/nodekeep/nodekeep/devicemanager"
+	"github.com/nodekeep/nodekeep/hooks/core"
 	"github.com/nodekeep/nodekeep/internal/cgroup"
 	"github.com/nodekeep/nodekeep/internal/datadir"
 	"github.com/nodekeep/nodekeep/outbox"
@@ -46,6 +47,7 @@ type Agent struct {
 	tree     *cgroup.Tree // nil without cgroups
 	drivers  *drivers
 	devices  *devicemanager.Manager
+	users    *core.Users // made by load
 	box      *outbox.Box
 	host     map[string]string
 	id       identity
@@ -203,6 +205,7 @@ func (a *Agent) run(ctx context.Context) error {
 		return err
 	}
 	a.freeDevices()
+	a.freeUsers()
 	close(a.loaded)
 	ctx, letGo := a.drive(ctx)
 	var wg sync.WaitGroup

@@ -81,6 +81,14 @@ type Config struct {
 	Checks  allocrunner.Checks
 	Storage Storage // volumes, and disks that move between nodes
 
+	// DynamicUsers are uids that this agent alone uses: tasks that name no user, of
+	// drivers that take such (driver.Capabilities), are given one each, and own their
+	// directories. Needs root. The zero value gives none.
+	DynamicUsers core.UserRange
+	// StatsEvery measures all tasks all the time, for LastStats; 0: only while somebody
+	// reads Stats, which costs nothing otherwise.
+	StatsEvery time.Duration
+
 	Exec           ExecPolicy    // which commands may be run beside tasks; default all
 	MaxKillTimeout time.Duration // caps a task's kill timeout; default 30 s
 	MaxFinished    int           // finished allocs kept for inspection; default 50, -1 keeps none
@@ -135,6 +143,12 @@ func (c *Config) validate() error {
 	}
 	if c.EpochTTL < 0 {
 		bad("EpochTTL", c.EpochTTL.String(), "must not be negative")
+	}
+	if err := c.DynamicUsers.Validate(); err != nil {
+		bad("DynamicUsers", fmt.Sprintf("%d-%d", c.DynamicUsers.Min, c.DynamicUsers.Max), err.Error())
+	}
+	if c.StatsEvery < 0 {
+		bad("StatsEvery", c.StatsEvery.String(), "must not be negative")
 	}
 	if c.MaxFinished < -1 {
 		bad("MaxFinished", fmt.Sprint(c.MaxFinished), "must be -1 (none), 0 (the default) or more")

@@ -26,6 +26,7 @@
 //	    │                         it must not run a second time
 //	    ├── alloc/<id>            alloc, status, place, hook.*       (package allocrunner)
 //	    │   └── task-<name>       task, hook.*                       (package taskrunner)
+//	    ├── users                 the tasks' dynamic users           (package hooks/core)
 //	    ├── drivermanager/<prog>  how a driver's process is found    (package drivermanager)
 //	    ├── events, outbox        what is to be told                 (package outbox)
 //	    └── quarantine/<id>       records that could not be read, set aside; kept for people

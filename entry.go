@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodekeep/nodekeep/allocdir"
 	"github.com/nodekeep/nodekeep/allocrunner"
+	"github.com/nodekeep/nodekeep/driver"
 	"github.com/nodekeep/nodekeep/driver/driverconfig"
 	"github.com/nodekeep/nodekeep/hooks/core"
 	"github.com/nodekeep/nodekeep/spec"
@@ -116,6 +117,12 @@ func (a *Agent) build(al *spec.Alloc, p place) (*entry, error) {
 		Validate:    driverconfig.Validate,
 		Previous:    a.previous(e, al),
 		HostVolumes: a.cfg.Storage.HostVolumes,
+		Users:       a.users,
+	}
+	if every := a.cfg.StatsEvery; every > 0 {
+		hooks.Stats = &core.Stats{Interval: every, Sample: func(_, task string, u driver.Usage) {
+			e.usage.Store(task, TaskUsage{AllocID: e.id, Task: task, Usage: u})
+		}}
 	}
 	if a.hasDevices() {
 		hooks.Devices = a.devices

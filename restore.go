@@ -46,6 +46,9 @@ func (a *Agent) load(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("nodekeep: load: %w", err)
 	}
+	if err := a.loadUsers(); err != nil {
+		return err
+	}
 	r.mu.Lock()
 	r.progress, r.gone = p, gone
 	r.mu.Unlock()

@@ -97,7 +97,7 @@ type Capabilities struct {
 	NetIsolation    []string // of host, group, task, none
 	MustInitNetwork bool     // the driver makes the alloc's network namespace
 	NoMounts        bool     // volumes and device mounts cannot be given
-	DynamicUsers    bool
+	DynamicUsers    bool     // TaskConfig.User may be a uid that no user of the host has
 }
 
 // FSIsolation is what of the host's file system a task sees.

@@ -6,6 +6,8 @@ package taskrunner
 import (
 	"context"
 	"fmt"
+	"iter"
+	"time"
 
 	"github.com/nodekeep/nodekeep/allocdir"
 	"github.com/nodekeep/nodekeep/driver"
@@ -14,7 +16,8 @@ import (
 )
 
 // Request is what a callback is given. It is valid until the callback returns,
-// but for Emit, Restart, Signal and Kill, which background work may go on using.
+// but for Emit, Restart, Signal, Kill and Stats, which background work may go on
+// using.
 type Request struct {
 	Alloc    *spec.Alloc // the last accepted version
 	Previous *spec.Alloc // in Update: the version of the last callback
@@ -79,6 +82,11 @@ func (r *Request) Signal(signal, reason string) {
 // Kill: see Restart.
 func (r *Request) Kill(req KillRequest) {
 	r.ctl.ask("kill", func(l *loop) error { return l.kill(req) })
+}
+
+// Stats is TaskRunner.Stats, for background work.
+func (r *Request) Stats(ctx context.Context, interval time.Duration) iter.Seq2[driver.Usage, error] {
+	return r.ctl.r.Stats(ctx, interval)
 }
 
 // Go runs f in the background until the attempt ends: ctx ends before the exited

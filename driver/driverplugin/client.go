@@ -136,9 +136,17 @@ func (r *remote) close() {
 // Info implements driver.Driver.
 func (r *remote) Info() driver.Info { return r.info }
 
+// task is a task on the wire, for this driver.
+func (r *remote) task(cfg driver.TaskConfig) (*driverpb.TaskConfig, error) {
+	if r.info.Capabilities.DynamicUsers {
+		cfg.User = userTo(cfg.User)
+	}
+	return taskTo(cfg, r.total)
+}
+
 // Start implements driver.Driver.
 func (r *remote) Start(ctx context.Context, cfg driver.TaskConfig) (*driver.Handle, error) {
-	task, err := taskTo(cfg, r.total)
+	task, err := r.task(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -333,7 +341,7 @@ func (r *remote) Prepare(ctx context.Context, cfg driver.TaskConfig, emit func(d
 	if !r.has.GetPrepare() {
 		return nil
 	}
-	task, err := taskTo(cfg, r.total)
+	task, err := r.task(cfg)
 	if err != nil {
 		return err
 	}

@@ -54,6 +54,26 @@ func taskTo(c driver.TaskConfig, total int64) (*driverpb.TaskConfig, error) {
 	return out, nil
 }
 
+// dynamicUser comes before the uid of a user that no database knows.
+const dynamicUser = "nomad-"
+
+// userTo is how the wire names a uid for a driver that takes such.
+func userTo(user string) string {
+	if _, err := strconv.ParseUint(user, 10, 32); err == nil {
+		return dynamicUser + user
+	}
+	return user
+}
+
+// userFrom is the uid that userTo named; any other user as it is.
+func userFrom(user string) string {
+	uid, ok := strings.CutPrefix(user, dynamicUser)
+	if _, err := strconv.ParseUint(uid, 10, 32); ok && err == nil {
+		return uid
+	}
+	return user
+}
+
 // resourcesTo says the same limits twice, as the scheduler and as the kernel sees
 // them: drivers read the one or the other.
 func resourcesTo(c driver.TaskConfig, total int64) *driverpb.Resources {
@@ -83,7 +103,7 @@ func taskFrom(t *driverpb.TaskConfig, schema *driver.Schema) (driver.TaskConfig,
 		return driver.TaskConfig{}, fmt.Errorf("driverplugin: the task's configuration has no id")
 	}
 	c := driver.TaskConfig{
-		ID: t.GetId(), Name: t.GetName(), Env: envFrom(t.GetEnv()), DevEnv: envFrom(t.GetDeviceEnv()), User: t.GetUser(),
+		ID: t.GetId(), Name: t.GetName(), Env: envFrom(t.GetEnv()), DevEnv: envFrom(t.GetDeviceEnv()), User: userFrom(t.GetUser()),
 		Owner: driver.Owner{AllocID: t.GetAllocId(), Task: t.GetName(), Group: t.GetTaskGroupName(), JobID: t.GetJobId(), JobName: t.GetJobName(),
 			ParentJobID: t.GetParentJobId(), Namespace: t.GetNamespace(), NodeID: t.GetNodeId(), NodeName: t.GetNodeName()},
 		Stdio:   driver.Stdio{Stdout: t.GetStdoutPath(), Stderr: t.GetStderrPath()},

@@ -431,3 +431,14 @@ func FuzzMessages(f *testing.F) {
 		}
 	})
 }
+
+// A uid that the agent gives out goes by the name that drivers of the wire know, and
+// comes back as it was; a user of the job's own is not touched.
+func TestDynamicUser(t *testing.T) {
+	for user, wire := range map[string]string{"80001": "nomad-80001", "web": "web", "": "", "1000:1000": "1000:1000", "-1": "-1"} {
+		require.Equal(t, wire, userTo(user))
+		require.Equal(t, user, userFrom(wire))
+	}
+	require.Equal(t, "nomad-x", userFrom("nomad-x"))
+	require.Equal(t, "nomad-", userFrom("nomad-"))
+}

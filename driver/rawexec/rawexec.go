@@ -73,6 +73,9 @@ type Config struct {
 	// DeniedUsers may not be run as: names, uids and ranges of uids such as
 	// "0-999". A task without a user is the agent's user, which is checked too.
 	DeniedUsers []string
+	// DynamicUsers says that a task without a user may be given one of its own, if
+	// the host gives out such. Otherwise it runs as the agent's.
+	DynamicUsers bool
 }
 
 // validate lists all faults.
@@ -112,7 +115,7 @@ func (d *rawexec) Info() driver.Info {
 	return driver.Info{
 		Name: Name, Version: version,
 		Capabilities: driver.Capabilities{SendSignals: true, Exec: true, IdempotentStart: true, FSIsolation: driver.FSNone,
-			NetIsolation: []string{"host"}, NoMounts: true},
+			NetIsolation: []string{"host"}, NoMounts: true, DynamicUsers: d.cfg.DynamicUsers},
 		TaskSchema: driver.Object(map[string]*driver.Schema{
 			"command":        driver.Attr("string", true),
 			"args":           driver.Attr("list(string)", false),

@@ -10,14 +10,17 @@
 //	  migrate     that alloc's data                     –
 //	  volumes     the host's directories are there      –
 //	  scope       –                                     its supervisor leaves
+//	  users       –                                     (destroy) the tasks' users are free again
 //	task hooks    prestart ▼                            stop ▲ (reverse)
 //	  scope       –                                     its supervisor leaves (one per task)
 //	  validate    config against the driver's schema    –
 //	  dirs        the task's directories, its owner     –
 //	  logs        FIFO pair and log files               pair drained and removed
+//	  users       a user of its own, where it names none –
 //	  mounts      the task's volumes, for the driver    –
 //	  devices     what it asks for is its own           given back
 //	  payload     what was dispatched, in a file        –
+//	  stats       (poststart) what it uses is measured  –
 package core
 
 import (
@@ -49,6 +52,11 @@ type Config struct {
 	Previous *Previous
 	// HostVolumes are what allocs may mount. Nil: volumes are left to others.
 	HostVolumes HostVolumes
+	// Users gives users to tasks that name none. Nil: they run as their driver's.
+	Users *Users
+	// Stats is told what tasks use, all the time. Nil: it is measured only while
+	// somebody reads it (taskrunner.TaskRunner.Stats).
+	Stats *Stats
 	// Devices gives out the node's devices. Nil: devices are left to others.
 	Devices Devices
 	// Validate checks a task's config against its driver's schema before anything
@@ -58,10 +66,16 @@ type Config struct {
 
 // TaskHooks are the built-in task hooks in their order.
 func TaskHooks(cfg Config) []taskrunner.HookFunc {
-	users := &account.Book{}
+	book := &account.Book{}
 	out := []taskrunner.HookFunc{taskScope(cfg), validate(cfg)}
 	if cfg.Dir != nil {
-		out = append(out, dirs(cfg, users), logs(cfg, users), payload(cfg, users))
+		out = append(out, dirs(cfg, book), logs(cfg, book), payload(cfg, book))
+	}
+	if cfg.Users != nil {
+		out = append(out, users(cfg.Users))
+	}
+	if cfg.Stats != nil {
+		out = append(out, stats(cfg.Stats))
 	}
 	if cfg.HostVolumes != nil {
 		out = append(out, mounts(cfg.HostVolumes))
@@ -80,6 +94,9 @@ func AllocHooks(cfg Config) []allocrunner.HookFunc {
 	}
 	if cfg.Dir != nil {
 		out = append(out, allocDirs)
+	}
+	if cfg.Users != nil {
+		out = append(out, freeUsers(cfg.Users))
 	}
 	if cfg.Previous != nil && cfg.Dir != nil {
 		out = append(out, migrate(cfg.Previous))
@@ -117,7 +134,7 @@ func validate(cfg Config) taskrunner.HookFunc {
 // files from others.
 const weaker taskrunner.Kind = "Less Isolation"
 
-func dirs(cfg Config, users *account.Book) taskrunner.HookFunc {
+func dirs(cfg Config, book *account.Book) taskrunner.HookFunc {
 	return func(*spec.Alloc, *spec.Task) (taskrunner.AnyHook, error) {
 		return &taskrunner.Hook[none]{
 			Name: "dirs", Stage: taskrunner.StageDirs,
@@ -126,7 +143,7 @@ func dirs(cfg Config, users *account.Book) taskrunner.HookFunc {
 				if err != nil {
 					return c, err
 				}
-				owner, err := ownerOf(users, r)
+				owner, err := ownerOf(cfg.Users, book, r)
 				if err != nil {
 					return c, err
 				}
@@ -142,14 +159,18 @@ func dirs(cfg Config, users *account.Book) taskrunner.HookFunc {
 	}
 }
 
-// ownerOf is who owns the task's files: its user, else this process's. The user
-// of a task with a file system of its own may be one that only that image knows.
-func ownerOf(users *account.Book, r *taskrunner.Request) (account.Account, error) {
+// ownerOf is who owns the task's files: its user, the one it is given, else this
+// process's. The user of a task with a file system of its own may be one that only
+// that image knows.
+func ownerOf(given *Users, book *account.Book, r *taskrunner.Request) (account.Account, error) {
+	if uid, ok, err := given.of(r); ok || err != nil {
+		return account.Account{UID: uid, GID: uid}, err
+	}
 	image := r.Driver.Capabilities.FSIsolation == driver.FSImage
 	if r.Task.User == "" && !image {
 		return account.Account{}, nil
 	}
-	a, err := users.Lookup(r.Task.User)
+	a, err := book.Lookup(r.Task.User)
 	if err != nil && image {
 		return account.Account{UID: -1, GID: -1}, nil
 	}
@@ -161,7 +182,7 @@ type collected struct {
 	Scope string `json:"scope,omitempty"`
 }
 
-func logs(cfg Config, users *account.Book) taskrunner.HookFunc {
+func logs(cfg Config, book *account.Book) taskrunner.HookFunc {
 	return func(_ *spec.Alloc, t *spec.Task) (taskrunner.AnyHook, error) {
 		lc := t.LogConfig()
 		if lc.Disabled {
@@ -173,7 +194,7 @@ func logs(cfg Config, users *account.Book) taskrunner.HookFunc {
 				if r.Driver.Capabilities.CollectsLogs {
 					return c, nil
 				}
-				owner, err := ownerOf(users, r)
+				owner, err := ownerOf(cfg.Users, book, r)
 				if err != nil {
 					return c, err
 				}

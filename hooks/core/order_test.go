@@ -32,6 +32,8 @@ func TestOrder(t *testing.T) {
 
 		HostVolumes: HostVolumes{},
 		Devices:     noDevices{},
+		Users:       &Users{},
+		Stats:       &Stats{},
 	}
 	al := &spec.Alloc{ID: "new", PreviousAlloc: "old", Volumes: map[string]spec.Volume{"v": {}}, Tasks: []spec.Task{{Name: "t"}}}
 	al.Tasks[0].Attach.Mounts = []spec.VolumeMount{{Volume: "v"}}

@@ -141,7 +141,7 @@ type sent struct {
 
 // payload writes what a job was dispatched with into the task's local directory,
 // once.
-func payload(cfg Config, users *account.Book) taskrunner.HookFunc {
+func payload(cfg Config, book *account.Book) taskrunner.HookFunc {
 	return func(_ *spec.Alloc, t *spec.Task) (taskrunner.AnyHook, error) {
 		if t.Attach.Payload == nil {
 			return nil, nil
@@ -157,7 +157,7 @@ func payload(cfg Config, users *account.Book) taskrunner.HookFunc {
 				if err != nil {
 					return c, err
 				}
-				owner, err := ownerOf(users, r)
+				owner, err := ownerOf(cfg.Users, book, r)
 				if err != nil {
 					return c, err
 				}

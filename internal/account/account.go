@@ -5,6 +5,7 @@
 package account
 
 import (
+	"errors"
 	"fmt"
 	"os/user"
 	"strconv"
@@ -46,6 +47,19 @@ func (b *Book) Lookup(spec string) (Account, error) {
 	}
 	b.found[spec] = a
 	return a, nil
+}
+
+// Known says whether a user of this host has the uid. An error says that the host's
+// name service does not answer.
+func (b *Book) Known(uid int) (bool, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, err := user.LookupId(strconv.Itoa(uid))
+	var unknown user.UnknownUserIdError
+	if errors.As(err, &unknown) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 func lookup(spec string) (Account, error) {

@@ -31,6 +31,15 @@ func TestLookup(t *testing.T) {
 	}
 }
 
+func TestKnown(t *testing.T) {
+	var b Book
+	for uid, want := range map[int]bool{0: true, 3999999: false} {
+		got, err := b.Known(uid)
+		require.NoError(t, err)
+		require.Equal(t, want, got, uid)
+	}
+}
+
 func TestLookupFromMany(t *testing.T) {
 	var b Book
 	var wg sync.WaitGroup
