@@ -26,7 +26,7 @@ import (
 //	                     waits            renames
 //
 // Of several that name one predecessor the eldest takes its disk. The others wait
-// until it has, start with empty ones, and an event says so (DiskTakenError).
+// until it has, start with empty ones, and an event says so (core.DiskTakenError).
 //
 // Allocs form a line: one that never took its predecessor's place, because it was
 // refused, failed or was replaced itself before it could, is passed over, and the
@@ -113,14 +113,6 @@ func (e *entry) settledIn() bool {
 	return false
 }
 
-// DiskTakenError says why an alloc starts with an empty disk: that of the alloc it
-// replaces belongs to another one, which replaces it too. It is told as an event.
-type DiskTakenError struct{ AllocID, Previous, By string }
-
-func (e *DiskTakenError) Error() string {
-	return fmt.Sprintf("nodekeep: alloc %s: the disk of alloc %s went to alloc %s, which replaces it too: the tasks start with an empty one", e.AllocID, e.Previous, e.By)
-}
-
 // awaitLine waits until the predecessors of e on this node are over and nobody reads
 // their disks, and returns their directories unless they are being removed or are
 // another's.
@@ -160,7 +152,7 @@ type wait struct {
 	on    <-chan struct{} // nil: nothing keeps it
 	why   string
 	dirs  []*allocdir.Dir
-	taken []*DiskTakenError
+	taken []*core.DiskTakenError
 }
 
 func (a *Agent) lookLocked(e *entry, changed <-chan struct{}) (w wait, err error) {
@@ -183,7 +175,7 @@ func (a *Agent) lookLocked(e *entry, changed <-chan struct{}) (w wait, err error
 			w.on = changed
 			return w, nil
 		case has:
-			w.taken = append(w.taken, &DiskTakenError{e.id, old.id, rival.id})
+			w.taken = append(w.taken, &core.DiskTakenError{AllocID: e.id, Previous: old.id, By: rival.id})
 		case rival != nil:
 			w.on, w.why = changed, "Waiting for alloc "+rival.id+", which takes the disk of alloc "+old.id
 			return w, nil

@@ -32,6 +32,14 @@ type Previous struct {
 	Moved func()
 }
 
+// DiskTakenError says why an alloc starts with an empty disk: that of the alloc it
+// replaces belongs to another one, which replaces it too. It is told as an event.
+type DiskTakenError struct{ AllocID, Previous, By string }
+
+func (e *DiskTakenError) Error() string {
+	return fmt.Sprintf("core: alloc %s: the disk of alloc %s went to alloc %s, which replaces it too: the tasks start with an empty one", e.AllocID, e.Previous, e.By)
+}
+
 // passed is what the previous hook remembers.
 type passed struct {
 	Over bool `json:"over,omitempty"` // the previous alloc has ended

@@ -134,7 +134,7 @@ func newHousehold(t *testing.T) *household {
 }
 
 // agent is one life of the agent: until the alloc is destroyed, or it has died.
-func (h *household) agent(store *statetest.Crash) (crashed bool) {
+func (h *household) agent(store *statetest.Crash, wait func(time.Duration)) (crashed bool) {
 	users := newUsers(h.t, store, UserRange{3_000_000, 3_000_001})
 	cfg := Config{Users: users}
 	r, err := allocrunner.New(allocrunner.Config{Alloc: h.alloc, Store: store, Hooks: AllocHooks(cfg),
@@ -145,12 +145,12 @@ func (h *household) agent(store *statetest.Crash) (crashed bool) {
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
 	for _, step := range []func(){
-		func() { time.Sleep(time.Minute) },
+		func() { wait(time.Minute) },
 		func() {
 			_ = r.Restart(ctx, allocrunner.RestartRequest{All: true})
-			time.Sleep(time.Minute)
+			wait(time.Minute)
 		},
-		func() { _ = r.Kill(ctx, allocrunner.KillRequest{}); time.Sleep(time.Minute) },
+		func() { _ = r.Kill(ctx, allocrunner.KillRequest{}); wait(time.Minute) },
 	} {
 		step()
 		select {
@@ -173,6 +173,16 @@ func (h *household) agent(store *statetest.Crash) (crashed bool) {
 	return false
 }
 
+// recorded says that the store still knows the alloc.
+func (h *household) recorded() (is bool) {
+	require.NoError(h.t, h.store.View(func(tx state.Tx) error {
+		al, err := allocrunner.Load(tx, "a")
+		is = al != nil
+		return err
+	}))
+	return is
+}
+
 // The sweep: whatever write an agent dies before or after, each task has one user
 // over all its lives, no two tasks the same, and in the end all are given back.
 func TestUsersCrashSweep(t *testing.T) {
@@ -181,8 +191,9 @@ func TestUsersCrashSweep(t *testing.T) {
 			for n, died := 1, true; died && !t.Failed(); n++ {
 				synctest.Test(t, func(t *testing.T) {
 					h := newHousehold(t)
-					if died = h.agent(crash(h.store, n)); died {
-						require.False(t, h.agent(statetest.CrashAt(h.store, 0)))
+					wait := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
+					if died = h.agent(crash(h.store, n), wait); died && (h.recorded() || len(h.fake.Configs()) == 0) {
+						require.False(t, h.agent(statetest.CrashAt(h.store, 0), wait))
 					}
 					by := map[string]string{}
 					for _, c := range h.fake.Configs() {
