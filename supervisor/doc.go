@@ -12,6 +12,7 @@
 //	journal    what was started and how it ended, append only
 //	io/        the FIFO pairs of the scope's tasks: <task>.stdout, <task>.stderr
 //	log        the supervisor's own stderr
+//	ctr/       what creators need to know of their containers: ctr/<name>
 //
 // What a task's life looks like from both sides:
 //
@@ -34,6 +35,22 @@
 // tasks hold their FIFOs open for reading as well, so no write of theirs fails.
 // One that hangs is as one that died: while something is asked of it, its silence
 // is bounded, and then it is ended, by the lock it holds.
+//
+// A task that is to be isolated is made by a creator, a process that lives for as
+// long as that takes (package internal/creator), and runs its program only once it
+// is in the journal:
+//
+//	agent                     supervisor                     creator        the task
+//	Start(Container) ──────▶  B, C ─ fork, the spec ───────▶ makes ───────▶ waits in exec.fifo
+//	                          S, G ◀── pid, start time ───── ends
+//	                          opens the FIFO ─────────────────────────────▶ runs
+//	            ◀── pid ────  the program runs, or why it cannot
+//
+// Whatever dies in between, one of two things is found: no G, and then nothing of
+// the task's ever ran, and all that bears its name is removed, in every hierarchy
+// of cgroups; or G, and then the task is let go, by whoever comes next if need be.
+// A creator holds the lock like a fork does, so that none is at work when the next
+// supervisor looks.
 //
 // What cannot be kept: output that waits in a FIFO goes with the FIFO's last
 // holder. So if agent and supervisor are both dead and then the task ends, with

@@ -337,6 +337,7 @@ func removeScope(dir string) error {
 		}
 		_ = syscall.Rmdir(dir + "/io")
 	}
+	_ = os.RemoveAll(dir + containers)
 	for _, n := range []string{"/sock", "/journal", "/journal.new", "/log", "/lock"} {
 		_ = syscall.Unlink(dir + n)
 	}

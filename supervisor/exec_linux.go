@@ -67,9 +67,9 @@ func (s *server) forgetSession(x *session) {
 // handleExec answers what concerns the command of a connection.
 func (s *server) handleExec(c *conn, r request) {
 	switch {
-	case r.kind == kExec && c.run == nil:
+	case (r.kind == kExec || r.kind == kExecIn) && c.run == nil:
 		s.exec(c, r)
-	case c.run == nil || r.kind == kExec:
+	case c.run == nil || r.kind == kExec || r.kind == kExecIn:
 		c.send(newReply(r.id, ErrNotFound))
 	case r.kind == kExecWait:
 		s.mu.Lock()
@@ -91,9 +91,13 @@ func (s *server) exec(c *conn, r request) {
 		return
 	}
 	defer closeAll(fds[:])
-	s.forks <- struct{}{}
-	x, err := s.launchExec(c, r, fds)
-	<-s.forks
+	gate, launch := s.forks, s.launchExec
+	if r.kind == kExecIn {
+		gate, launch = s.creators, s.launchExecIn
+	}
+	gate <- struct{}{}
+	x, err := launch(c, r, fds)
+	<-gate
 	if err != nil {
 		c.send(newReply(r.id, err))
 		return
@@ -115,6 +119,9 @@ func (s *server) launchExec(c *conn, r request, fds [3]int) (*session, error) {
 	}
 	if <-t.started; t.failed != nil {
 		return nil, ErrNotFound
+	}
+	if t.spec.Container != nil {
+		return nil, failed("supervisor: "+r.spec.ID+" is in a container", ErrUnsupported)
 	}
 	like, err := t.surroundings()
 	if err != nil {

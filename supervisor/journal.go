@@ -13,6 +13,8 @@ import (
 //	B <id> <boot id> <cgroup> <stdout> <stderr> <exit dir> <mark>
 //	  <path> <dir> <oom_score_adj> <uid gid groups…> <environment>  about to fork; the second part for what runs beside it
 //	S <id> <pid> <start>                                           forked
+//	C <id>                                                         with B: a creator makes it
+//	G <id>                                                         with C: about to be let go; its program runs, or will
 //	K <id> <deadline>                                              to be killed at that CLOCK_BOOTTIME, ns
 //	X <id> <code> <signal> <oom> <err> [<lost>]                    exited, logs drained; 1: or lost
 //	R <id> <mark> [<pid> <start>]                                  about to fork a command beside it; forked
@@ -31,7 +33,8 @@ type journal struct {
 // record is what the journal knows of one task; spec has only what is needed
 // once a task runs.
 type record struct {
-	spec   Spec
+	spec   Spec // Container tells only that there is one
+	loose  bool // G was written
 	mark   uint64
 	killAt int64
 	st     Status
@@ -127,6 +130,10 @@ func (j journal) apply(f []string) {
 		r.execs[uint64(num(f[2]))] = p
 	case f[0] == "Q" && len(f) >= 3:
 		delete(r.execs, uint64(num(f[2])))
+	case f[0] == "C":
+		r.spec.Container = &Container{}
+	case f[0] == "G":
+		r.loose = true
 	case f[0] == "K" && len(f) >= 3:
 		r.killAt = num(f[2])
 	case f[0] == "X" && len(f) >= 6:
@@ -149,8 +156,14 @@ func (r *record) lines() []byte {
 		began = append(began, sp.surroundings()...)
 	}
 	b := line(began...)
+	if sp.Container != nil {
+		b = append(b, line("C", id)...)
+	}
 	if r.st.PID != 0 {
 		b = append(b, line("S", id, itoa(r.st.PID), strconv.FormatUint(r.st.Start, 10))...)
+	}
+	if r.loose {
+		b = append(b, line("G", id)...)
 	}
 	if r.killAt != 0 {
 		b = append(b, line("K", id, strconv.FormatInt(r.killAt, 10))...)

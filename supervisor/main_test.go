@@ -21,13 +21,17 @@ import (
 	"time"
 
 	"github.com/nodekeep/nodekeep/internal/cgroup"
+	"github.com/nodekeep/nodekeep/internal/creator"
 )
 
 // quick keeps a race-detecting supervisor from sleeping a second at its exit.
 var quick = []string{"GORACE=atexit_sleep_ms=0"}
 
-// TestMain is also an agent of its own, for the tests that kill one.
+// TestMain is also an agent of its own, for the tests that kill one, and a creator.
 func TestMain(m *testing.M) {
+	if creator.Asked(os.Args) {
+		os.Exit(fakeCreator())
+	}
 	if dir := os.Getenv("NK_TEST_AGENT"); dir != "" {
 		os.Exit(testAgent(dir))
 	}

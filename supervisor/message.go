@@ -36,7 +36,7 @@ type reply struct {
 func (s *Spec) encode(e *enc) {
 	e.str(tTask, s.ID).str(tPath, s.Path).str(tDir, s.Dir).str(tStdout, s.Stdout).str(tStderr, s.Stderr).
 		str(tCgroup, s.Cgroup).str(tExitDir, s.ExitDir).
-		flag(tSetUser, s.SetUser).num(tUID, int64(s.UID)).num(tGID, int64(s.GID)).num(tOOMAdj, int64(s.OOMScoreAdj))
+		container(s.Container).flag(tSetUser, s.SetUser).num(tUID, int64(s.UID)).num(tGID, int64(s.GID)).num(tOOMAdj, int64(s.OOMScoreAdj))
 	for _, g := range s.Groups {
 		e.field(tGroup, itoa(g))
 	}
@@ -50,17 +50,24 @@ func (s *Spec) encode(e *enc) {
 
 func (i *Identity) encode(e *enc) {
 	e.str(tTask, i.ID).num(tPID, int64(i.PID)).num(tStart, int64(i.Start)).str(tBootID, i.BootID).
-		str(tCgroup, i.Cgroup).str(tStdout, i.Stdout).str(tStderr, i.Stderr).str(tExitDir, i.ExitDir)
+		str(tCgroup, i.Cgroup).str(tStdout, i.Stdout).str(tStderr, i.Stderr).str(tExitDir, i.ExitDir).flag(tIsolated, i.Isolated)
 }
 
 func (x *ExecSpec) encode(e *enc) {
-	e.str(tTask, x.Task).str(tPath, x.Path).flag(tTTY, x.TTY)
+	e.str(tTask, x.Task).container(x.Container).str(tPath, x.Path).flag(tTTY, x.TTY)
 	for _, a := range x.Args {
 		e.field(tArg, a)
 	}
 	for _, v := range x.Env {
 		e.field(tEnv, v)
 	}
+}
+
+func (e *enc) container(c *Container) *enc {
+	if c == nil {
+		return e
+	}
+	return e.str(tCreator, c.Creator).field(tSpec, string(c.Spec))
 }
 
 func (l *LogSpec) encode(e *enc) {
@@ -89,6 +96,9 @@ func decodeRequest(b []byte) (r request, ok bool) {
 		}
 	})
 	s := &r.spec
+	if (r.kind == kContain || r.kind == kExecIn) && s.Container == nil {
+		s.Container = &Container{}
+	}
 	r.ident.ID, r.ident.Cgroup, r.ident.Stdout, r.ident.Stderr, r.ident.ExitDir = s.ID, s.Cgroup, s.Stdout, s.Stderr, s.ExitDir
 	return r, ok
 }
@@ -113,7 +123,16 @@ func (r *request) set(tag uint8, v string, n int64) {
 		r.grace = time.Duration(n)
 	case tTTY:
 		r.tty = n != 0
+	case tIsolated:
+		r.ident.Isolated = n != 0
 	}
+}
+
+func (s *Spec) contained() *Container {
+	if s.Container == nil {
+		s.Container = &Container{}
+	}
+	return s.Container
 }
 
 func (s *Spec) set(tag uint8, v string, n int64) bool {
@@ -136,6 +155,10 @@ func (s *Spec) set(tag uint8, v string, n int64) bool {
 		s.Cgroup = v
 	case tExitDir:
 		s.ExitDir = v
+	case tCreator:
+		s.contained().Creator = v
+	case tSpec:
+		s.contained().Spec = []byte(v)
 	case tSetUser:
 		s.SetUser = n != 0
 	case tUID:

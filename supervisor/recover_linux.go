@@ -42,11 +42,14 @@ func (s *server) openJournal() error {
 		}
 	}
 	for id, r := range j.tasks {
-		if r.st.PID == 0 && (r.st.BootID != s.boot || !s.findUnfinished(r)) {
+		if r.spec.Container != nil && !s.takeOver(r) {
+			continue
+		}
+		if r.spec.Container == nil && r.st.PID == 0 && (r.st.BootID != s.boot || !s.findUnfinished(r)) {
 			continue
 		}
 		t := newTask(r.spec, r.st.BootID)
-		t.mark, t.st = r.mark, r.st
+		t.mark, t.st, t.loose = r.mark, r.st, r.loose
 		t.st.Adopted = true
 		s.tasks[id] = t
 	}
@@ -187,8 +190,12 @@ func (s *server) adopt(i Identity) (*task, error) {
 	if s.leaving {
 		return nil, errLeaving
 	}
-	t := newTask(Spec{ID: i.ID, Cgroup: i.Cgroup, Stdout: i.Stdout, Stderr: i.Stderr, ExitDir: i.ExitDir}, i.BootID)
-	t.st.PID, t.st.Start, t.st.Adopted = i.PID, i.Start, true
+	sp := Spec{ID: i.ID, Cgroup: i.Cgroup, Stdout: i.Stdout, Stderr: i.Stderr, ExitDir: i.ExitDir}
+	if i.Isolated {
+		sp.Container = &Container{}
+	}
+	t := newTask(sp, i.BootID)
+	t.st.PID, t.st.Start, t.st.Adopted, t.loose = i.PID, i.Start, true, i.Isolated
 	t.mark = markOf(s.dir, i.ID)
 	f, err := s.prove(t)
 	st, recorded := readExit(t.spec.ExitDir, t.st)
@@ -198,7 +205,7 @@ func (s *server) adopt(i Identity) (*task, error) {
 	t.recorded = recorded
 	s.tasks[i.ID] = t
 	close(t.started)
-	r := record{spec: t.spec, mark: t.mark, st: t.st}
+	r := record{spec: t.spec, loose: t.loose, mark: t.mark, st: t.st}
 	if err := s.note(r.lines()); err != nil {
 		println(err.Error())
 	}

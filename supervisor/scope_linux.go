@@ -318,17 +318,25 @@ func (s *Scope) Hello(ctx context.Context) (version, pid int, err error) {
 	return r.version, r.pid, err
 }
 
+// StateRoot is the directory that a creator's state directories are in, removed with
+// the scope. It is there from the first container on.
+func (s *Scope) StateRoot() string { return s.dir + containers }
+
 // Start starts a task, or returns the one of that ID, running or ended. A start
 // that failed leaves nothing and may be tried again; errors.Is finds the cause
 // (fs.ErrNotExist for a missing program).
 func (s *Scope) Start(ctx context.Context, sp Spec) (Status, error) {
-	if sp.ID == "" || sp.Path == "" {
-		return Status{}, errors.New("supervisor: Spec.ID and Spec.Path must not be empty")
+	kind := kStart
+	switch {
+	case sp.Container != nil && sp.ID != "" && sp.Container.Creator != "":
+		kind = kContain
+	case sp.Container != nil || sp.ID == "" || sp.Path == "":
+		return Status{}, errors.New("supervisor: Spec.ID and Spec.Path, or Container.Creator, must not be empty")
 	}
-	r, _, err := s.do(ctx, kStart, true, sp.encode)
+	r, _, err := s.do(ctx, kind, true, sp.encode)
 	st, err := one(r, err, sp.ID)
 	if err == nil {
-		s.know(Identity{ID: sp.ID, Cgroup: sp.Cgroup, Stdout: sp.Stdout, Stderr: sp.Stderr, ExitDir: sp.ExitDir}, st)
+		s.know(Identity{ID: sp.ID, Cgroup: sp.Cgroup, Stdout: sp.Stdout, Stderr: sp.Stderr, ExitDir: sp.ExitDir, Isolated: sp.Container != nil}, st)
 	}
 	return st, err
 }

@@ -6,10 +6,13 @@ package supervisor
 import (
 	"errors"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/nodekeep/nodekeep/internal/cgroup"
 )
 
 const (
@@ -22,11 +25,11 @@ const (
 // server is one supervisor. Its one lock is held across fork and registration,
 // and across reaping and signalling, so no pid it uses can be another's.
 type server struct {
-	dir   string
-	boot  string
-	kick  chan struct{} // a child exists again
-	quit  chan int
-	forks chan struct{}
+	dir  string
+	boot string
+	kick chan struct{} // a child exists again
+	quit chan int
+	gates
 
 	mu      sync.Mutex // guards everything below
 	jr      *os.File
@@ -45,9 +48,16 @@ type server struct {
 	ownAdj  int  // oom_score_adj
 }
 
+// gates bound what is done at a time.
+type gates struct {
+	forks    chan struct{} // of plain tasks and commands
+	creators chan struct{} // at work
+}
+
 // task is one task from its admission to its Destroy.
 type task struct {
 	spec    Spec
+	groups  []string // its cgroup, in every hierarchy if a creator made it
 	mark    uint64
 	started chan struct{} // closed once st is final about the start
 	done    chan struct{} // closed once st.Exited
@@ -57,7 +67,8 @@ type task struct {
 	st       Status
 	res      Status // as reaped, while the logs are being drained
 	reaped   bool
-	pending  int // streams not drained yet, counted from the exit on
+	loose    bool // G is in the journal
+	pending  int  // streams not drained yet, counted from the exit on
 	waiters  []waiter
 	killer   *time.Timer
 	killAt   int64               // CLOCK_BOOTTIME of killer, ns
@@ -73,14 +84,18 @@ type waiter struct {
 
 func newServer(dir string) *server {
 	return &server{
-		dir: dir, boot: bootID(), kick: make(chan struct{}, 1), quit: make(chan int, 1), forks: make(chan struct{}, maxForks),
+		dir: dir, boot: bootID(), kick: make(chan struct{}, 1), quit: make(chan int, 1), gates: gates{make(chan struct{}, maxForks), make(chan struct{}, runtime.NumCPU()+1)},
 		lock: fdLock, tasks: map[string]*task{}, byPID: map[int]child{}, pairs: map[string]*pair{},
 		streams: map[string]*stream{}, orphans: map[string]*os.File{}, ownAdj: readAdj(),
 	}
 }
 
 func newTask(sp Spec, boot string) *task {
-	return &task{spec: sp, st: Status{ID: sp.ID, BootID: boot}, started: make(chan struct{}), done: make(chan struct{})}
+	groups := []string{sp.Cgroup}
+	if sp.Container != nil {
+		groups = cgroup.Everywhere(sp.Cgroup)
+	}
+	return &task{spec: sp, groups: groups, st: Status{ID: sp.ID, BootID: boot}, started: make(chan struct{}), done: make(chan struct{})}
 }
 
 func (t *task) isStarted() bool {
@@ -193,13 +208,13 @@ func (s *server) converse(c *conn) {
 			buf = nil
 		}
 		switch r.kind {
-		case kStart:
+		case kStart, kContain:
 			t, first := s.admit(r.spec)
 			if t == nil {
 				return
 			}
 			go s.start(c, r.id, t, first)
-		case kExec, kExecWait, kHangup:
+		case kExec, kExecIn, kExecWait, kHangup:
 			s.handleExec(c, r)
 		default:
 			s.handle(c, r)
@@ -233,7 +248,7 @@ func (s *server) handle(c *conn, r request) {
 		c.send(newReply(r.id, ErrNotFound))
 		return
 	}
-	if t != nil && (r.kind == kSignal || r.kind == kStop) && !t.isStarted() {
+	if t != nil && (r.kind == kSignal || r.kind == kStop || r.kind == kList) && !t.isStarted() {
 		go func() { <-t.started; s.handle(c, r) }()
 		return
 	}
@@ -257,7 +272,7 @@ func (s *server) handle(c *conn, r request) {
 	case kList:
 		e := newReply(r.id, nil)
 		for _, t := range s.tasks {
-			if (t.st.PID != 0 || t.st.Exited) && (r.spec.ID == "" || r.spec.ID == t.spec.ID) {
+			if (t.st.PID != 0 || t.st.Exited) && (t.spec.Container == nil || t.isStarted()) && (r.spec.ID == "" || r.spec.ID == t.spec.ID) {
 				t.st.encode(e)
 			}
 		}
@@ -388,7 +403,7 @@ func (s *server) emptyJournal() {
 // snapshot is the journal as it would be if it held only what is still true.
 func (s *server) snapshot() (b []byte) {
 	for _, t := range s.tasks {
-		r := record{spec: t.spec, mark: t.mark, killAt: t.killAt, st: t.st}
+		r := record{spec: t.spec, loose: t.loose, mark: t.mark, killAt: t.killAt, st: t.st}
 		b = append(b, r.lines()...)
 		for _, x := range t.execs {
 			b = append(b, x.line()...)

@@ -25,8 +25,8 @@ type Session struct {
 // errors.Is finds why a command cannot be run (fs.ErrNotExist). With ErrClosed it
 // may have run, and was ended.
 func (s *Scope) Exec(ctx context.Context, e ExecSpec) (*Session, error) {
-	if e.Task == "" || e.Path == "" {
-		return nil, errors.New("supervisor: ExecSpec.Task and ExecSpec.Path must not be empty")
+	if e.Task == "" || e.Path == "" && e.Container == nil {
+		return nil, errors.New("supervisor: ExecSpec.Task and ExecSpec.Path, or Container, must not be empty")
 	}
 	c, err := s.another(ctx)
 	if err != nil {
@@ -105,7 +105,11 @@ func (s *Scope) enlist(c *client) bool {
 
 // sendFiles sends an Exec and, right after it, its descriptors.
 func (c *client) sendFiles(e ExecSpec) *call {
-	k := c.send(kExec, e.encode)
+	kind := kExec
+	if e.Container != nil {
+		kind = kExecIn
+	}
+	k := c.send(kind, e.encode)
 	rights := syscall.UnixRights(e.Files[:]...)
 	rc, err := c.f.SyscallConn()
 	if err == nil {

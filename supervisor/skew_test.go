@@ -218,7 +218,7 @@ func TestImports(t *testing.T) {
 		if !strings.Contains(strings.SplitN(p, "/", 2)[0], ".") { // the standard library
 			continue
 		}
-		if own := strings.TrimPrefix(p, "github.com/nodekeep/nodekeep/"); own != "supervisor" && own != "internal/cgroup" &&
+		if own := strings.TrimPrefix(p, "github.com/nodekeep/nodekeep/"); own != "supervisor" && own != "internal/cgroup" && own != "internal/creator" &&
 			own != "logmon" && !strings.HasPrefix(own, "logmon/internal/") {
 			t.Errorf("%s is linked", p)
 		}

@@ -23,7 +23,7 @@ type PoolConfig struct {
 	Warn func(msg string)
 }
 
-// Spec is one task to start. ID makes Start idempotent; Path and ID are
+// Spec is one task to start. ID makes Start idempotent; ID and Path, or Container, are
 // required. What it says is all the task gets: three descriptors, this
 // environment, a session of its own.
 type Spec struct {
@@ -46,6 +46,11 @@ type Spec struct {
 	// agent is connected is also written there, for Adopt after a reboot.
 	ExitDir string
 
+	// Container has the task made by a creator, which decides about all that the
+	// fields above and below do not: of those ID, Stdout, Stderr, Cgroup, ExitDir and
+	// OOMScoreAdj count. Cgroup is then the task's in every hierarchy.
+	Container *Container
+
 	SetUser     bool // run as UID, GID and Groups, not as the supervisor does
 	UID, GID    int
 	Groups      []int
@@ -59,9 +64,18 @@ type ExecSpec struct {
 	Args []string // complete, from argv[0] on; empty is Path alone
 	Env  []string // added to the task's, wins over it
 	TTY  bool     // Files[0] is a terminal: it becomes the command's controlling one
+	// Container has a creator run the command in the task's container. Path, Args, Env
+	// and TTY do not count then.
+	Container *Container
 	// Files are the command's stdin, stdout and stderr. They stay the caller's, who
 	// closes them.
 	Files [3]int
+}
+
+// Container is what to have made and by whom (package internal/creator).
+type Container struct {
+	Creator string // program; started by the supervisor as a creator
+	Spec    []byte // for it, of the driver's making
 }
 
 // Identity names a process beyond doubt: a pid alone never does.
@@ -72,6 +86,7 @@ type Identity struct {
 	BootID string
 
 	Cgroup, Stdout, Stderr, ExitDir string // as in the Spec
+	Isolated                        bool   // a creator made it: Spec.Container was set
 }
 
 // Status is what a supervisor knows about a task.

@@ -35,11 +35,17 @@ func (s *server) admit(sp Spec) (t *task, first bool) {
 // start answers one Start once the task runs, or could not be made to.
 func (s *server) start(c *conn, id uint32, t *task, first bool) {
 	if first {
-		s.forks <- struct{}{}
-		t.failed = s.launch(t)
-		<-s.forks
+		gate, launch, clean := s.forks, s.launch, s.unmake
+		if t.spec.Container != nil {
+			gate, launch, clean = s.creators, s.contain, s.purge
+		}
+		gate <- struct{}{}
+		t.failed = launch(t)
+		<-gate
 		if t.failed != nil {
-			_ = cgroup.Remove(t.spec.Cgroup)
+			if err := clean(t); err != nil {
+				println("supervisor: failed start of", t.spec.ID+":", err.Error())
+			}
 			s.mu.Lock()
 			s.forget(t)
 			s.mu.Unlock()
@@ -57,6 +63,9 @@ func (s *server) start(c *conn, id uint32, t *task, first bool) {
 	s.mu.Unlock()
 	s.quitIfIdle() // the start failed and nobody is connected any more
 }
+
+// unmake removes what a plain start that failed may have left.
+func (s *server) unmake(t *task) error { return cgroup.Remove(t.spec.Cgroup) }
 
 func (s *server) launch(t *task) error {
 	sp := &t.spec
@@ -286,7 +295,7 @@ func unseen(why string) Status { return Status{Code: -1, Err: why} }
 // ended takes the end of the main process. Whether it was for want of memory is
 // read now, while the cgroup is there. Called with the lock held.
 func (s *server) ended(t *task, how Status) {
-	n, ok := cgroup.OOMKills(t.spec.Cgroup)
+	n, ok := cgroup.OOMKills(t.groups...)
 	how.OOMKilled = ok && n > 0
 	s.exited(t, how)
 }
@@ -384,7 +393,7 @@ func (s *server) armKill(t *task, at int64) {
 func (s *server) killAll(t *task) {
 	s.killGroup(t)
 	if t.spec.Cgroup != "" {
-		cgroup.Kill(t.spec.Cgroup)
+		cgroup.KillEach(t.groups)
 		return
 	}
 	s.mu.Lock()
@@ -436,7 +445,7 @@ func (s *server) destroy(t *task) error {
 		return nil
 	}
 	s.killGroup(t)
-	cgroup.Kill(t.spec.Cgroup)
+	cgroup.KillEach(t.groups)
 	bound := time.NewTimer(destroyBound)
 	defer bound.Stop()
 	select {
@@ -450,12 +459,17 @@ func (s *server) destroy(t *task) error {
 		return errors.New("supervisor: " + t.spec.ID + " does not die, pid " + itoa(t.st.PID))
 	}
 	if t.spec.Cgroup != "" {
-		if err := cgroup.Remove(t.spec.Cgroup); err != nil {
+		if err := cgroup.RemoveEach(t.groups); err != nil {
 			return failed("supervisor: cgroup", err)
 		}
 	} else if !s.extinct(t) {
 		if left := sweepAll(t.mark); left > 0 {
 			return errors.New("supervisor: " + itoa(left) + " processes of " + t.spec.ID + " do not die")
+		}
+	}
+	if t.spec.Container != nil {
+		if err := os.RemoveAll(s.stateDir(t.spec.ID)); err != nil {
+			return failed("supervisor: state of the container", err)
 		}
 	}
 	s.mu.Lock()

@@ -32,7 +32,9 @@ const (
 	kExec     uint8 = 13 // on a connection of its own; answered when the command runs; one byte with three descriptors follows
 	kExecWait uint8 = 14 // answered when the command of this connection has ended
 	kHangup   uint8 = 15 // ends it
-	// 16 to 19 are kept for the fence and isolated tasks.
+	// 16 and 17 are kept for the fence.
+	kContain uint8 = 18 // Start of a task that a creator makes
+	kExecIn  uint8 = 19 // Exec in such a one
 )
 
 const (
@@ -69,6 +71,9 @@ const (
 	tFiles    uint8 = 31
 	tTTY      uint8 = 32
 	tLost     uint8 = 33
+	tCreator  uint8 = 34
+	tSpec     uint8 = 35 // opaque
+	tIsolated uint8 = 36
 )
 
 const (

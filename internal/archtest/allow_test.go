@@ -20,5 +20,6 @@ var allow = map[[2]string]string{
 	{"sleep in test", "drivermanager.eventually"}:                   "the same",
 	{"sleep in test", "supervisor.TestSupervisorKilledDuringStart"}: "picks the moment of a kill; nothing relies on what was reached by then",
 	{"sleep in test", "supervisor.TestAgentDiesDuringStart"}:        "the same",
+	{"sleep in test", "supervisor.TestKilledDuringContainedStart"}:  "the same",
 	{"sleep in test", "supervisor.TestIdle"}:                        "measures that nothing happens for as long",
 }
