@@ -22,6 +22,7 @@ var levels = [][]string{
 	1: {
 		"taskenv", "allocdir", "logmon", "logmon/tail", "internal/cgroup", "driver/driverconfig", "jobspec", "device",
 		"fingerprint", "internal/pluginproc", "driver/driverplugin/driverpb", "device/deviceplugin/devicepb",
+		"driver/exec/internal/container/*",
 		"taskrunner/restart", "state/statetest", "driver/drivertest", // for the tests of others
 	},
 	2: {"supervisor", "driver/exec/internal/container", "internal/usage", "internal/pluginwire", "device/devicetest", "device/sysfs"},
@@ -81,6 +82,12 @@ var (
 	}
 )
 
+// confined are modules that the packages below one directory alone may import.
+var confined = map[string]string{
+	"github.com/opencontainers/": "driver/exec/",
+	"github.com/sirupsen/logrus": "driver/exec/", // what the former logs with
+}
+
 func checkLevels(tr *tree, report reporter) {
 	for _, dir := range tr.packages() {
 		own := level(dir)
@@ -93,6 +100,11 @@ func checkLevels(tr *tree, report reporter) {
 				continue
 			}
 			for _, imp := range f.imports {
+				for mod, below := range confined {
+					if strings.HasPrefix(imp, mod) && !strings.HasPrefix(dir+"/", below) {
+						report(dir, "%s imports %s, which only packages below %s may", f.path, imp, below)
+					}
+				}
 				to, ok := local(imp)
 				if other := level(to); ok && other >= own && to != dir {
 					report(dir, "%s (level %d) imports %s (level %d)", f.path, own, to, other)

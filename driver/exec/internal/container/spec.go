@@ -31,6 +31,7 @@ type Spec struct {
 	HostIPC  bool     `json:"host_ipc,omitempty"`
 	IDs      []IDs    `json:"ids,omitempty"` // of a user namespace; none is the host's
 	Hostname string   `json:"hostname"`
+	ShmMB    int64    `json:"shm_mb"` // of /dev/shm
 	Process  Process  `json:"process"`
 	Limits   Limits   `json:"limits"`
 }
@@ -41,9 +42,10 @@ type Root struct {
 	// own mount namespace, so that nothing of it is seen on the host; without the
 	// right to mount it is built in place.
 	Dir string `json:"dir"`
-	// Image is a directory with an unpacked root file system, the task's own; "" is a
-	// root made of Entries.
+	// Image is a directory with an unpacked root file system below Base, which no link
+	// leads out of; "" is a root made of Entries.
 	Image    string   `json:"image,omitempty"`
+	Base     string   `json:"base,omitempty"`
 	Writable bool     `json:"writable,omitempty"` // what is written stays in memory, up to SizeMB
 	SizeMB   int64    `json:"size_mb,omitempty"`
 	Entries  []Entry  `json:"entries,omitempty"` // directories and files of the host, read-only
