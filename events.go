@@ -65,9 +65,18 @@ func (a *Agent) Outbox() outbox.Outbox { return a.box }
 func (a *Agent) Statuses() (all []outbox.Status, token uint64, err error) { return a.box.Snapshot() }
 
 // EventsSince returns up to max events (0: one page of 256) that came after the
-// token, oldest first. A token older than what is kept is state.ErrCompacted: go
+// token, oldest first. Tokens are good until the agent ends: see ResolveEvent. A token older than what is kept is state.ErrCompacted: go
 // on from Statuses.
 func (a *Agent) EventsSince(after uint64, max int) ([]Event, error) { return a.box.Read(after, max) }
+
+// ResolveEvent returns the token of an event's cursor, for EventsSince and Events: what
+// a reader keeps that outlives the agent. It is outbox.ErrPutBack, and
+// state.ErrCompacted, if the state was put back from a copy that does not know the
+// event: go on from Statuses. A bare token is taken as it is.
+func (a *Agent) ResolveEvent(cursor string) (token uint64, err error) { return a.box.Resolve(cursor) }
+
+// EventCursor returns the cursor of a token, such as that of Statuses.
+func (a *Agent) EventCursor(token uint64) (string, error) { return a.box.Cursor(token) }
 
 // EventBounds returns the tokens of the oldest event kept and of the newest.
 // EventsSince(oldest-1) reads all there is, EventsSince(newest) what comes next.

@@ -16,6 +16,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/nodekeep/nodekeep/allocrunner"
+	"github.com/nodekeep/nodekeep/outbox"
 	"github.com/nodekeep/nodekeep/spec"
 	"github.com/nodekeep/nodekeep/state"
 )
@@ -70,6 +71,8 @@ func TestBackup(t *testing.T) {
 	require.EqualValues(t, copied.Len(), size)
 	n.apply(2, al, alloc("b", 2, spec.JobService))
 	n.status("b", allocrunner.Running)
+	events, err := n.EventsSince(0, 0)
+	require.NoError(t, err)
 	id := n.id
 	n.stop()
 	_, err = n.Backup(io.Discard)
@@ -85,6 +88,22 @@ func TestBackup(t *testing.T) {
 	n.apply(2, al, alloc("b", 2, spec.JobService))
 	n.status("b", allocrunner.Running)
 	require.Len(t, f.Alive(), 2)
+	// A reader that has seen events of b is told, whatever has come since.
+	last := events[len(events)-1]
+	require.Equal(t, "b", last.AllocID)
+	_, err = n.ResolveEvent(last.Cursor)
+	require.ErrorIs(t, err, outbox.ErrPutBack)
+	token, err := n.ResolveEvent(events[0].Cursor)
+	require.NoError(t, err)
+	_, err = n.EventsSince(token, 0)
+	require.NoError(t, err)
+	_, token, err = n.Statuses()
+	require.NoError(t, err)
+	cursor, err := n.EventCursor(token)
+	require.NoError(t, err)
+	resolved, err := n.ResolveEvent(cursor)
+	require.NoError(t, err)
+	require.Equal(t, token, resolved)
 
 	// In another data directory it is the same node: its runtime directory is taken.
 	other := n.cfg

@@ -17,7 +17,7 @@
 //	GET  /v1/allocs/REF/logs[?task=T&stream=stdout|stderr&lines=N&follow=1]   raw bytes, or as frames if asked for
 //	POST /v1/allocs/REF/exec                {task, command, env, tty, size, stdin}: upgraded to frames (frame.go)
 //	GET  /v1/allocs/REF/stats[?task=T&interval=D&follow=1]   one sample a line
-//	GET  /v1/events[?after=TOKEN&alloc=REF&follow=1]   one event a line
+//	GET  /v1/events[?after=TOKEN&alloc=REF&follow=1]   one event a line; or its cursor
 //	PUT  /v1/jobs                           [Job…]: the desired state of these jobs
 //	GET  /v1/backup                         the state file as it is, raw bytes
 //	POST /v1/gc                             finished allocs are removed now
@@ -78,6 +78,7 @@ type Agent interface {
 	Events(ctx context.Context, after uint64) iter.Seq2[nodekeep.Event, error]
 	EventsSince(after uint64, max int) ([]nodekeep.Event, error)
 	EventBounds() (oldest, newest uint64, err error)
+	ResolveEvent(cursor string) (token uint64, err error)
 }
 
 // Job is what is wanted of one job: its allocs, one for each group and index.

@@ -191,6 +191,8 @@ func TestErrors(t *testing.T) {
 		"compacted":            {func() error { return lastError(c.Events(ctx, 3, "", false)) }, state.ErrCompacted, CodeCompacted, "events after 3 are no longer kept: the oldest is "},
 		"compacted, following": {func() error { return lastError(c.Events(ctx, 3, "", true)) }, state.ErrCompacted, CodeCompacted, "start without --since"},
 		"ahead":                {func() error { return lastError(c.Events(ctx, 99, "", false)) }, state.ErrCompacted, CodeCompacted, "no event has the token 99 yet: the newest is "},
+		"put back":             {func() error { return lastError(c.EventsFrom(ctx, "5@gone", "", false)) }, state.ErrCompacted, CodeCompacted, "its state was put back from a copy"},
+		"no cursor":            {func() error { return lastError(c.EventsFrom(ctx, "five", "", false)) }, nil, CodeInvalid, "is no token"},
 		"ahead, following":     {func() error { return lastError(c.Events(ctx, 99, "", true)) }, state.ErrCompacted, CodeCompacted, "no event has the token 99 yet"},
 		"events of nobody":     {func() error { return lastError(c.Events(ctx, 0, "nix", true)) }, nodekeep.ErrNoAlloc, CodeNoAlloc, ""},
 		"log of nobody":        {func() error { _, err := c.Logs(ctx, "nix", LogQuery{}); return err }, nodekeep.ErrNoAlloc, CodeNoAlloc, ""},

@@ -80,7 +80,14 @@ func (c *Client) Watch(ctx context.Context, ids ...string) iter.Seq2[Alloc, erro
 // also those that come, until ctx ends. alloc, a REF, selects; empty is all.
 // state.ErrCompacted says that events after the token are gone.
 func (c *Client) Events(ctx context.Context, after uint64, alloc string, follow bool) iter.Seq2[Event, error] {
-	q := url.Values{"after": {strconv.FormatUint(after, 10)}}
+	return c.EventsFrom(ctx, strconv.FormatUint(after, 10), alloc, follow)
+}
+
+// EventsFrom is Events after a cursor: what a reader that outlives the agent keeps of
+// the last event it saw. It is state.ErrCompacted also if the agent's state was put
+// back from a copy that does not know that event; a bare token does not tell.
+func (c *Client) EventsFrom(ctx context.Context, cursor, alloc string, follow bool) iter.Seq2[Event, error] {
+	q := url.Values{"after": {cursor}}
 	if alloc != "" {
 		q.Set("alloc", alloc)
 	}

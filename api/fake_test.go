@@ -9,6 +9,8 @@ import (
 	"iter"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -20,6 +22,7 @@ import (
 	"github.com/nodekeep/nodekeep/allocdir"
 	"github.com/nodekeep/nodekeep/allocrunner"
 	"github.com/nodekeep/nodekeep/driver"
+	"github.com/nodekeep/nodekeep/outbox"
 	"github.com/nodekeep/nodekeep/spec"
 	"github.com/nodekeep/nodekeep/state"
 	"github.com/nodekeep/nodekeep/taskrunner"
@@ -99,6 +102,17 @@ func (f *fake) EventBounds() (oldest, newest uint64, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.oldest, f.newest(), nil
+}
+
+func (f *fake) ResolveEvent(cursor string) (token uint64, err error) {
+	text, run, _ := strings.Cut(cursor, "@")
+	if run == "gone" {
+		return 0, fmt.Errorf("%w: %w", outbox.ErrPutBack, state.ErrCompacted)
+	}
+	if token, err = strconv.ParseUint(text, 10, 64); err != nil {
+		return 0, outbox.ErrCursor
+	}
+	return token, nil
 }
 
 // newest is the token of the newest event, whether it is kept or not.

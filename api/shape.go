@@ -62,7 +62,8 @@ type Task struct {
 
 // Event is one event, in the words of "events --json".
 type Event struct {
-	Token   uint64            `json:"token,omitzero"` // none within an Inspection
+	Token   uint64            `json:"token,omitzero"`   // none within an Inspection
+	Cursor  string            `json:"cursor,omitempty"` // the token with the run of the agent that wrote it
 	Time    time.Time         `json:"time"`
 	Alloc   string            `json:"alloc"`
 	Task    string            `json:"task"`

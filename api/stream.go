@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/nodekeep/nodekeep"
+	"github.com/nodekeep/nodekeep/outbox"
 	"github.com/nodekeep/nodekeep/state"
 )
 
@@ -113,8 +114,8 @@ func (s *server) events(w http.ResponseWriter, r *http.Request) error {
 	}
 	var after uint64
 	if v := q.Get("after"); v != "" {
-		if after, err = strconv.ParseUint(v, 10, 64); err != nil {
-			return &Error{Code: CodeInvalid, Message: "after " + strconv.Quote(v) + " is no token", Hint: "take one from the field token of an event"}
+		if after, err = s.Agent.ResolveEvent(v); err != nil {
+			return s.noSuchCursor(v, after, err)
 		}
 	}
 	var id string
@@ -130,12 +131,26 @@ func (s *server) events(w http.ResponseWriter, r *http.Request) error {
 		if id != "" && e.AllocID != id {
 			return nil
 		}
-		return out.write(shapeEvent(e.AllocID, e.Task, e.Token, e.Event))
+		ev := shapeEvent(e.AllocID, e.Task, e.Token, e.Event)
+		ev.Cursor = e.Cursor
+		return out.write(ev)
 	}
 	if q.Get("follow") == "" {
 		return out.end(s.noSuchToken(after, s.pastEvents(after, write)))
 	}
 	return out.end(s.noSuchToken(after, s.followEvents(r, after, out, write)))
+}
+
+// noSuchCursor says why there is nothing after a cursor.
+func (s *server) noSuchCursor(cursor string, after uint64, err error) error {
+	switch {
+	case errors.Is(err, outbox.ErrCursor):
+		return &Error{Code: CodeInvalid, Message: "after " + strconv.Quote(cursor) + " is no token", Hint: "take one from the field token, or cursor, of an event"}
+	case errors.Is(err, outbox.ErrPutBack):
+		return &Error{Code: CodeCompacted, Message: fmt.Sprintf("the event %s is not in this node's history: its state was put back from a copy of before", cursor),
+			Hint: "start without --since, and see nodekeep ps for what is now"}
+	}
+	return s.noSuchToken(after, err)
 }
 
 // noSuchToken says of an error why there is nothing after a token: it is too old,

@@ -17,6 +17,7 @@ import (
 // in Event.Seq of one task says that events were lost.
 type Event struct {
 	Token   uint64           `json:"token"`
+	Cursor  string           `json:"cursor,omitempty"` // the token for those that outlive the agent: see Box.Resolve
 	Time    time.Time        `json:"time"`
 	AllocID string           `json:"alloc"`
 	Task    string           `json:"task,omitempty"`
@@ -24,24 +25,35 @@ type Event struct {
 }
 
 // appendEvents adds the events of a task that came after seq.
-func appendEvents(tx state.Tx, log state.Log, alloc, task string, seq uint64, events []taskrunner.Event) error {
+func (b *Box) appendEvents(tx state.Tx, alloc, task string, seq uint64, events []taskrunner.Event) error {
+	noted := false
 	for _, ev := range events {
 		if ev.Seq <= seq {
 			continue
+		}
+		if !noted {
+			if err := b.noteRun(tx); err != nil {
+				return err
+			}
+			noted = true
 		}
 		raw, err := json.Marshal(Event{Time: ev.Time, AllocID: alloc, Task: task, Event: ev})
 		if err != nil {
 			return fmt.Errorf("outbox: event of %s/%s: %w", alloc, task, err)
 		}
-		if _, err := log.Append(tx, raw); err != nil {
+		if _, err := b.cfg.Events.Append(tx, raw); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func read(tx state.Tx, log state.Log, after uint64, max int) (out []Event, err error) {
-	records, err := log.Read(tx, after, max)
+func (b *Box) read(tx state.Tx, after uint64, max int) (out []Event, err error) {
+	records, err := b.cfg.Events.Read(tx, after, max)
+	if err != nil || len(records) == 0 {
+		return nil, err
+	}
+	runs, err := b.runs(tx)
 	if err != nil {
 		return nil, err
 	}
@@ -53,21 +65,22 @@ func read(tx state.Tx, log state.Log, after uint64, max int) (out []Event, err e
 			}
 			return nil, fmt.Errorf("%w: event %d: %w", state.ErrCorrupt, r.Token, err)
 		}
-		ev.Token = r.Token
+		ev.Token, ev.Cursor = r.Token, cursor(runs, r.Token)
 		out = append(out, ev)
 	}
 	return out, nil
 }
 
 // Read returns up to max events after the token, oldest first; 0 is a page of
-// 256. A token older than what is kept, or from a state that was put back, is
-// state.ErrCompacted: go on from a Snapshot.
+// 256. A token older than what is kept, or beyond it, is state.ErrCompacted: go on
+// from a Snapshot. A token is good until the agent ends; whoever keeps one for
+// longer keeps the cursor, and gets the token of Resolve.
 func (b *Box) Read(after uint64, max int) (out []Event, err error) {
 	if max <= 0 {
 		max = page
 	}
 	err = b.cfg.Store.View(func(tx state.Tx) error {
-		out, err = read(tx, b.cfg.Events, after, max)
+		out, err = b.read(tx, after, max)
 		return err
 	})
 	return out, err

@@ -208,7 +208,7 @@ func (b *Box) events(tx state.Tx, batch *Batch) error {
 		skip(first - 1)
 	}
 	for {
-		events, err := read(tx, log, t.Events, page)
+		events, err := b.read(tx, t.Events, page)
 		if (errors.Is(err, state.ErrCompacted) || errors.Is(err, state.ErrCorrupt)) && t.Events < last {
 			skip(t.Events + 1) // this one is damaged
 			continue
@@ -297,7 +297,7 @@ func (b *Box) Task(tx state.Tx, alloc, task string, old, now taskrunner.Snapshot
 			return err
 		}
 	}
-	if err := appendEvents(tx, b.cfg.Events, alloc, task, old.Seq, now.Events); err != nil {
+	if err := b.appendEvents(tx, alloc, task, old.Seq, now.Events); err != nil {
 		return err
 	}
 	if TaskOf(old).equal(TaskOf(now)) {

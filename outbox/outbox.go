@@ -12,7 +12,7 @@
 //	  └─▶ v1/outbox          "alloc <id> has news" ───┘   │                    each with a token of its own
 //	                                 one View ────────────┘
 //
-//	v1/outbox        head: {seq, acked, on, …}
+//	v1/outbox        head: {seq, acked, on, …}; run, runs: who wrote which events (cursor.go)
 //	└── news         one value per alloc, its name the id: {seq}, and the last
 //	                 status of one whose record is gone
 //

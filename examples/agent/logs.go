@@ -120,13 +120,13 @@ var eventsCommand = command{
 	long: "Each line begins with the event's token, which is what --since takes, and they come in the order of the tokens. With --json each line is one event.",
 	bind: func(a *app, fs *flag.FlagSet) func(context.Context, []string) error {
 		follow := fs.Bool("f", false, "follow: go on with what happens from now on")
-		since := fs.String("since", "0", "only events after `TOKEN`")
+		since := fs.String("since", "0", "only events after `TOKEN`, or after the cursor that --json shows")
 		return func(ctx context.Context, args []string) error {
 			if len(args) > 1 {
 				return usage("events takes one ALLOC at most: see nodekeep events --help")
 			}
-			after, err := strconv.ParseUint(*since, 10, 64)
-			if err != nil {
+			token, _, _ := strings.Cut(*since, "@")
+			if _, err := strconv.ParseUint(token, 10, 64); err != nil {
 				return usage("--since %q is no token: take one from the beginning of a line of events", *since)
 			}
 			alloc := ""
@@ -138,14 +138,14 @@ var eventsCommand = command{
 				return err
 			}
 			defer c.Close()
-			return a.printEvents(ctx, c, after, alloc, *follow)
+			return a.printEvents(ctx, c, *since, alloc, *follow)
 		}
 	},
 }
 
-func (a *app) printEvents(ctx context.Context, c *api.Client, after uint64, alloc string, follow bool) error {
+func (a *app) printEvents(ctx context.Context, c *api.Client, after, alloc string, follow bool) error {
 	enc := json.NewEncoder(a.stdout)
-	for e, err := range c.Events(ctx, after, alloc, follow) {
+	for e, err := range c.EventsFrom(ctx, after, alloc, follow) {
 		if err != nil {
 			return err
 		}

@@ -189,6 +189,10 @@ func TestEventsFollow(t *testing.T) {
 	}
 	require.Greater(t, len(tokens), 3)
 	require.Empty(t, b.ok("events", "two", "--since", strconv.FormatUint(newest, 10)))
+	var first api.Event
+	require.NoError(t, json.Unmarshal([]byte(strings.SplitN(since, "\n", 2)[0]), &first))
+	require.Equal(t, strings.SplitN(since, "\n", 2)[1], b.ok("events", "--json", "--since", first.Cursor))
+	b.refused(1, "its state was put back from a copy", "events", "--since", "2@0123456789abcdef")
 	b.refused(1, fmt.Sprintf("no event has the token %d yet: the newest is %d", newest+1, newest), "events", "--since", strconv.FormatUint(newest+1, 10))
 	b.refused(1, "no event has the token 99999 yet", "events", "-f", "--since", "99999")
 }
