@@ -114,7 +114,7 @@ func (s *server) deliver(t *task, k *creation, res creator.Result) error {
 	if err == nil {
 		_ = k.runs.SetReadDeadline(time.Now().Add(letGoBound))
 		if errno := creator.ReadExec(k.runs); errno != 0 {
-			err = failed("supervisor: the task's program cannot be run", errno)
+			err = programError(errno)
 		}
 	}
 	s.mu.Lock()
@@ -135,6 +135,13 @@ func (s *server) deliver(t *task, k *creation, res creator.Result) error {
 }
 
 var errEarlyEnd = errors.New("supervisor: the container's first process ended before it could run the task's program")
+
+// programError is an ErrProgram with its errno.
+type programError syscall.Errno
+
+func (e programError) Error() string { return ErrProgram.Error() + ": " + syscall.Errno(e).Error() }
+
+func (e programError) Unwrap() []error { return []error{ErrProgram, syscall.Errno(e)} }
 
 // create forks a creator, which waits for its spec.
 func (s *server) create(verb string, c *Container, fds [3]int, adj int, mark uint64) (*creation, error) {

@@ -129,7 +129,7 @@ func TestContainedStartFails(t *testing.T) {
 			}
 			for range rounds {
 				_, err := r.Start(t.Context(), sp)
-				if err == nil || want != nil && !errors.Is(err, want) {
+				if err == nil || want != nil && !errors.Is(err, want) || (how == "no program") != errors.Is(err, ErrProgram) {
 					t.Fatalf("%v, want %v", err, want)
 				}
 			}

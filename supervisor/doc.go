@@ -97,6 +97,9 @@ var (
 	// could not be ended either: it hangs in the kernel, or what holds the lock is
 	// none of ours. The text names it. Its tasks are alive or not.
 	ErrNotAnswering = errors.New("supervisor: no answer")
+	// ErrProgram says that a creator made a container and the task's program cannot be
+	// run in it; the chain has the errno that package creator's ReadExec returned.
+	ErrProgram = errors.New("supervisor: the task's program cannot be run")
 	// ErrUnsupported says that the supervisor is older than the request.
 	ErrUnsupported = errors.New("supervisor: too old for this request")
 )

@@ -238,7 +238,7 @@ func (s *Status) set(tag uint8, v string, n int64) {
 
 // sentinels are the errors that keep their identity over the wire; the index is
 // the code, frozen like a tag.
-var sentinels = [...]error{1: ErrNotFound, 2: ErrNotProved, 3: ErrBusy, 4: ErrUnsupported, 5: ErrExited}
+var sentinels = [...]error{1: ErrNotFound, 2: ErrNotProved, 3: ErrBusy, 4: ErrUnsupported, 5: ErrExited, 6: ErrProgram}
 
 // remoteError is an error as a supervisor told it. errors.Is finds the sentinel
 // and the errno, so a missing program is fs.ErrNotExist at the agent too.

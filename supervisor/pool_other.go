@@ -97,3 +97,6 @@ func (x *Session) Close() {}
 
 // Hello fails.
 func (s *Scope) Hello(context.Context) (version, pid int, err error) { return 0, 0, errSystem }
+
+// StateRoot is nowhere.
+func (s *Scope) StateRoot() string { return "" }

@@ -48,28 +48,3 @@ func decode(raw json.RawMessage) (taskConfig, error) {
 	}
 	return c, errors.Join(errs...)
 }
-
-// maxVariable is what Linux takes of one variable, name and = included.
-const maxVariable = 128<<10 - 1
-
-// environment leaves out what is denied and checks the rest, which passes as it
-// is. The error lists all faults and no value: those may be secret.
-func environment(env []string, lists ...[]string) ([]string, error) {
-	var errs []error
-	out := make([]string, 0, len(env))
-	for i, kv := range env {
-		name, _, ok := strings.Cut(kv, "=")
-		switch {
-		case !ok || name == "":
-			errs = append(errs, fmt.Errorf("rawexec: environment: entry %d has no name", i))
-		case denied(name, lists...):
-		case strings.ContainsRune(kv, 0):
-			errs = append(errs, fmt.Errorf("rawexec: environment: %q holds a NUL byte, which no program can be given", name))
-		case len(kv) > maxVariable:
-			errs = append(errs, fmt.Errorf("rawexec: environment: %.64q takes %d bytes with its name, Linux allows %d", name, len(kv), maxVariable))
-		default:
-			out = append(out, kv)
-		}
-	}
-	return out, errors.Join(errs...)
-}

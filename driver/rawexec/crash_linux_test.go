@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nodekeep/nodekeep/driver"
+	"github.com/nodekeep/nodekeep/driver/internal/supervised"
 	"github.com/nodekeep/nodekeep/internal/cgroup"
 )
 
@@ -161,15 +162,15 @@ func TestBystander(t *testing.T) {
 	c := r.sh("b/web/0", "sleep 3600")
 	h := r.mustStart(c)
 	r.destroy(c, h)
-	var rec record
+	var rec supervised.Record
 	require.NoError(t, json.Unmarshal(h.State, &rec))
-	for name, change := range map[string]func(*record){
-		"pid":      func(rec *record) { rec.PID = bystander.Process.Pid },
-		"boot":     func(rec *record) { rec.PID, rec.BootID = bystander.Process.Pid, "another" },
-		"init":     func(rec *record) { rec.PID = 1 },
-		"our pid":  func(rec *record) { rec.PID = os.Getpid() },
-		"gone":     func(*record) {},
-		"no scope": func(rec *record) { rec.PID, rec.Scope = bystander.Process.Pid, "another" },
+	for name, change := range map[string]func(*supervised.Record){
+		"pid":      func(rec *supervised.Record) { rec.PID = bystander.Process.Pid },
+		"boot":     func(rec *supervised.Record) { rec.PID, rec.BootID = bystander.Process.Pid, "another" },
+		"init":     func(rec *supervised.Record) { rec.PID = 1 },
+		"our pid":  func(rec *supervised.Record) { rec.PID = os.Getpid() },
+		"gone":     func(*supervised.Record) {},
+		"no scope": func(rec *supervised.Record) { rec.PID, rec.Scope = bystander.Process.Pid, "another" },
 	} {
 		forged := rec
 		change(&forged)

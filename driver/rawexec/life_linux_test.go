@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nodekeep/nodekeep/driver"
+	"github.com/nodekeep/nodekeep/driver/internal/supervised"
 )
 
 // The driver is off by default: it says how to switch it on, and what runs
@@ -391,7 +392,7 @@ func FuzzDecode(f *testing.F) {
 		if c, err := decode(config); err == nil && (c.Command == "" || c.OOMScore < 0) {
 			t.Errorf("%+v", c)
 		}
-		if r, err := parse(&driver.Handle{Driver: Name, State: state}); err == nil && (r.PID <= 0 || r.Scope == "") {
+		if r, err := supervised.New(Name, "rawexec", false, nil).Parse(&driver.Handle{Driver: Name, State: state}); err == nil && (r.PID <= 0 || r.Scope == "") {
 			t.Errorf("%+v", r)
 		}
 	})

@@ -49,9 +49,9 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"sync"
 
 	"github.com/nodekeep/nodekeep/driver"
+	"github.com/nodekeep/nodekeep/driver/internal/supervised"
 	"github.com/nodekeep/nodekeep/internal/account"
 	"github.com/nodekeep/nodekeep/supervisor"
 )
@@ -96,18 +96,15 @@ func New(cfg Config) func(*supervisor.Pool) (driver.Driver, error) {
 		if err := cfg.validate(); err != nil {
 			return nil, err
 		}
-		return &rawexec{cfg: cfg, pool: pool, users: &account.Book{}, tasks: map[string]record{}}, nil
+		return &rawexec{Tasks: supervised.New(Name, "rawexec", false, pool), cfg: cfg, users: &account.Book{}}, nil
 	}
 }
 
 // rawexec implements driver.Driver, Signaler, Inspector, Execer and Meter.
 type rawexec struct {
+	*supervised.Tasks
 	cfg   Config
-	pool  *supervisor.Pool // nil: no supervisors on this system
 	users *account.Book
-
-	mu    sync.Mutex
-	tasks map[string]record // started or recovered by this agent, until Destroy
 }
 
 // Info implements driver.Driver.
@@ -131,7 +128,7 @@ func (d *rawexec) Info() driver.Info {
 func (d *rawexec) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
 	fp := driver.Fingerprint{Health: driver.Healthy, Description: "Healthy",
 		Attributes: map[string]string{"driver.raw_exec": "1", "driver.raw_exec.version": version}}
-	err := d.supported()
+	err := d.Supported()
 	if err == nil {
 		err = d.enabled()
 	}
@@ -144,13 +141,6 @@ func (d *rawexec) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, e
 	return ch, nil
 }
 
-func (d *rawexec) supported() error {
-	if d.pool == nil {
-		return errors.New("rawexec: needs a supervisor pool, which only Linux has")
-	}
-	return nil
-}
-
 func (d *rawexec) enabled() error {
 	if !d.cfg.Enabled {
 		how := d.cfg.HowToEnable
@@ -160,28 +150,6 @@ func (d *rawexec) enabled() error {
 		return fmt.Errorf("rawexec: turned off on this node, for its tasks run without isolation: %s", how)
 	}
 	return nil
-}
-
-func (d *rawexec) keep(id string, r record) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.tasks[id] = r
-}
-
-func (d *rawexec) drop(id string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.tasks, id)
-}
-
-func (d *rawexec) task(id string) (record, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	r, ok := d.tasks[id]
-	if !ok {
-		return r, fmt.Errorf("%w: %q", driver.ErrTaskNotFound, id)
-	}
-	return r, nil
 }
 
 func patterns(field string, list []string) error {

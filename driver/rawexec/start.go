@@ -5,14 +5,12 @@ package rawexec
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
-	"syscall"
 
 	"github.com/nodekeep/nodekeep/driver"
+	"github.com/nodekeep/nodekeep/driver/internal/supervised"
 	"github.com/nodekeep/nodekeep/internal/cgroup"
 	"github.com/nodekeep/nodekeep/supervisor"
 )
@@ -20,48 +18,39 @@ import (
 // Start implements driver.Driver. When ctx ends while the supervisor starts the
 // task, it may run all the same: Start again returns it, Destroy ends it.
 func (d *rawexec) Start(ctx context.Context, cfg driver.TaskConfig) (*driver.Handle, error) {
-	if err := d.supported(); err != nil {
+	if err := d.Supported(); err != nil {
 		return nil, err
 	}
-	r, err := d.task(cfg.ID)
+	r, err := d.Task(cfg.ID)
 	if err == nil { // whatever the configuration says by now
-		return handle(cfg.ID, r)
+		return d.Handle(cfg.ID, r)
 	}
 	if err := d.enabled(); err != nil {
 		return nil, err
 	}
 	sp, err := d.spec(cfg)
 	if err != nil || sp.Cgroup == "" {
-		err = errors.Join(err, removeEmpty(cfg.Cgroup))
+		err = errors.Join(err, d.removeEmpty(cfg.Cgroup))
 	}
 	if err != nil {
 		return nil, err
 	}
-	st, err := d.pool.Scope(cfg.Scope).Start(ctx, sp)
+	st, err := d.Scope(cfg.Scope).Start(ctx, sp)
 	if err != nil {
-		return nil, startError(sp, err)
+		return nil, d.StartError(sp.Path, err)
 	}
-	r = record{PID: st.PID, Start: st.Start, BootID: st.BootID, Scope: cfg.Scope,
-		Cgroup: sp.Cgroup, Stdout: sp.Stdout, Stderr: sp.Stderr, ExitDir: sp.ExitDir}
-	d.keep(cfg.ID, r)
-	return handle(cfg.ID, r)
-}
-
-func handle(id string, r record) (*driver.Handle, error) {
-	raw, err := json.Marshal(r)
-	if err != nil {
-		return nil, fmt.Errorf("rawexec: handle: %w", err)
-	}
-	return &driver.Handle{Driver: Name, TaskID: id, Version: recordVersion, PID: r.PID, State: raw}, nil
+	r = supervised.Of(cfg.Scope, sp, st)
+	d.Keep(cfg.ID, r)
+	return d.Handle(cfg.ID, r)
 }
 
 // removeEmpty removes a cgroup that was made for a task and is not used after
 // all. What is in it, if anything, an earlier agent started: Destroy's to end.
-func removeEmpty(path string) error {
+func (d *rawexec) removeEmpty(path string) error {
 	if len(cgroup.Procs(path)) > 0 {
 		return nil
 	}
-	return removeCgroups(path)
+	return d.RemoveCgroups(path)
 }
 
 // spec is the process to start. It touches nothing but the mode of a program in
@@ -77,7 +66,7 @@ func (d *rawexec) spec(cfg driver.TaskConfig) (supervisor.Spec, error) {
 	if cfg.Network != nil && cfg.Network.Path != "" {
 		err = errors.Join(err, fmt.Errorf("rawexec: network mode %q: tasks run in the host's network", cfg.Network.Mode))
 	}
-	env, eerr := environment(cfg.Env, d.cfg.DeniedEnv, tc.DeniedEnv)
+	env, eerr := supervised.Environment("rawexec", cfg.Env, func(name string) bool { return denied(name, d.cfg.DeniedEnv, tc.DeniedEnv) })
 	if err = errors.Join(err, eerr); err != nil {
 		return supervisor.Spec{}, err
 	}
@@ -102,19 +91,9 @@ func (d *rawexec) spec(cfg driver.TaskConfig) (supervisor.Spec, error) {
 	return sp, nil
 }
 
-// passing are the errors that may go away by themselves.
-var passing = []error{syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ENOSPC,
-	syscall.EBUSY, syscall.EIO, syscall.EINTR, syscall.ETXTBSY}
-
-// startError tells what the task's author did (final) from what passes by itself.
-func startError(sp supervisor.Spec, err error) error {
-	if t := translate(err); errors.Is(t, driver.ErrForeignScope) || driver.IsRecoverable(t) {
-		return t
-	}
-	cause := err
-	err = fmt.Errorf("rawexec: start %s: %w", sp.Path, err)
-	if slices.ContainsFunc(passing, func(e error) bool { return errors.Is(cause, e) }) {
-		return driver.Recoverable(err)
-	}
-	return err
+// Exec implements driver.Execer.
+func (d *rawexec) Exec(ctx context.Context, id string, req driver.ExecRequest) (driver.ExitResult, error) {
+	return d.Run(ctx, id, req, supervised.Command{Spec: func(_ supervised.Record, env []string) (supervisor.ExecSpec, error) {
+		return supervisor.ExecSpec{Path: req.Command[0], Args: req.Command, Env: env}, nil
+	}})
 }

@@ -3,7 +3,7 @@
 
 //go:build unix
 
-package rawexec
+package supervised
 
 import (
 	"fmt"

@@ -3,7 +3,7 @@
 
 //go:build !linux
 
-package rawexec
+package supervised
 
 import (
 	"context"
@@ -22,8 +22,11 @@ type streams struct {
 
 type outlet struct{}
 
-func openStreams(driver.ExecRequest) (*streams, error) { return nil, errors.ErrUnsupported }
+func openStreams(string, driver.ExecRequest, bool) (*streams, error) {
+	return nil, errors.ErrUnsupported
+}
 
+func (s *streams) connect(driver.ExecRequest) error                   { return nil }
 func (s *streams) closeChild()                                        {}
 func (s *streams) close()                                             {}
 func (s *streams) endInput()                                          {}

@@ -1,7 +1,7 @@
 // Copyright (c) nodekeep authors
 // SPDX-License-Identifier: MPL-2.0
 
-package rawexec
+package supervised
 
 import (
 	"context"
@@ -26,39 +26,60 @@ const (
 	feedLateness = time.Second
 )
 
-// Exec implements driver.Execer. The supervisor forks the command like the task;
-// its pipes or terminal are ours, and go with us.
-func (d *rawexec) Exec(ctx context.Context, id string, req driver.ExecRequest) (driver.ExitResult, error) {
+// Command is how a driver has a command run beside a task.
+type Command struct {
+	// Spec is what to ask the supervisor for; its Files are filled in here.
+	Spec func(r Record, env []string) (supervisor.ExecSpec, error)
+	// Console says that a terminal is made with the command, beyond our reach, and
+	// sent over the socket that is the command's first file.
+	Console bool
+	// Why is what an error of the start means to the caller, before it is made one of
+	// the contract's; nil is nothing more.
+	Why func(command string, err error) error
+}
+
+// Run is driver.Execer's Exec. The supervisor forks the command like the task, or has
+// it made; its pipes or terminal are ours, and go with us.
+func (t *Tasks) Run(ctx context.Context, id string, req driver.ExecRequest, c Command) (driver.ExitResult, error) {
 	var none driver.ExitResult
 	if req.Stdin != nil {
 		defer func() { _ = req.Stdin.Close() }()
 	}
-	r, err := d.task(id)
+	r, err := t.Task(id)
 	if err != nil {
 		return none, err
 	}
-	env, err := checkCommand(req)
+	env, err := t.checkCommand(req)
 	if err != nil {
 		return none, err
 	}
-	s, err := openStreams(req)
+	spec, err := c.Spec(r, env)
 	if err != nil {
-		return none, driver.Recoverable(fmt.Errorf("rawexec: streams of a command: %w", err))
+		return none, err
+	}
+	s, err := openStreams(t.prefix, req, c.Console)
+	if err != nil {
+		return none, driver.Recoverable(fmt.Errorf("%s: streams of a command: %w", t.prefix, err))
 	}
 	defer s.close()
-	x, err := d.pool.Scope(r.Scope).Exec(ctx, supervisor.ExecSpec{
-		Task: id, Path: req.Command[0], Args: req.Command, Env: env, TTY: req.TTY, Files: s.child,
-	})
+	spec.Task, spec.TTY, spec.Files = id, req.TTY, s.child
+	x, err := t.pool.Scope(r.Scope).Exec(ctx, spec)
 	s.closeChild()
 	if err != nil {
+		if c.Why != nil {
+			err = c.Why(req.Command[0], err)
+		}
 		return none, execError(req.Command[0], err)
 	}
 	defer x.Close()
+	if err := s.connect(req); err != nil {
+		return none, driver.Recoverable(fmt.Errorf("%s: terminal of a command: %w", t.prefix, err))
+	}
 	return s.run(ctx, x, req)
 }
 
 // checkCommand finds what no program can be given.
-func checkCommand(req driver.ExecRequest) ([]string, error) {
+func (t *Tasks) checkCommand(req driver.ExecRequest) ([]string, error) {
 	var errs []error
 	if len(req.Command) == 0 || req.Command[0] == "" {
 		errs = append(errs, fmt.Errorf("%w: none was named", driver.ErrCommand))
@@ -68,11 +89,36 @@ func checkCommand(req driver.ExecRequest) ([]string, error) {
 			errs = append(errs, fmt.Errorf("%w: argument %d %q holds a NUL byte", driver.ErrCommand, i, arg))
 		}
 	}
-	env, err := environment(req.Env)
+	env, err := Environment(t.prefix, req.Env, nil)
 	if err != nil {
 		errs = append(errs, fmt.Errorf("%w: %w", driver.ErrCommand, err))
 	}
 	return env, errors.Join(errs...)
+}
+
+// maxVariable is what Linux takes of one variable, name and = included.
+const maxVariable = 128<<10 - 1
+
+// Environment leaves out what is denied and checks the rest, which passes as it
+// is. The error lists all faults and no value: those may be secret.
+func Environment(prefix string, env []string, denied func(name string) bool) ([]string, error) {
+	var errs []error
+	out := make([]string, 0, len(env))
+	for i, kv := range env {
+		name, _, ok := strings.Cut(kv, "=")
+		switch {
+		case !ok || name == "":
+			errs = append(errs, fmt.Errorf("%s: environment: entry %d has no name", prefix, i))
+		case denied != nil && denied(name):
+		case strings.ContainsRune(kv, 0):
+			errs = append(errs, fmt.Errorf("%s: environment: %q holds a NUL byte, which no program can be given", prefix, name))
+		case len(kv) > maxVariable:
+			errs = append(errs, fmt.Errorf("%s: environment: %.64q takes %d bytes with its name, Linux allows %d", prefix, name, len(kv), maxVariable))
+		default:
+			out = append(out, kv)
+		}
+	}
+	return out, errors.Join(errs...)
 }
 
 // unfit are the errors of a file that is no program, or not for the task's user.
@@ -87,7 +133,7 @@ func execError(command string, err error) error {
 	case slices.ContainsFunc(unfit, func(e error) bool { return errors.Is(err, e) }):
 		return fmt.Errorf("%w: %q: %w", driver.ErrCommand, command, err)
 	}
-	return translate(err)
+	return Translate(err)
 }
 
 // run moves the command's streams until it has ended.
@@ -128,7 +174,7 @@ func (s *streams) run(ctx context.Context, x *supervisor.Session, req driver.Exe
 		cause = context.Cause(ctx) // an output that failed in the end
 	}
 	if err != nil {
-		return driver.ExitResult{Code: -1, Err: "exit not seen"}, errors.Join(cause, translate(err))
+		return driver.ExitResult{Code: -1, Err: "exit not seen"}, errors.Join(cause, Translate(err))
 	}
 	return exit(st), cause
 }
@@ -147,7 +193,7 @@ func endWith(ctx context.Context, x *supervisor.Session, ended <-chan struct{}, 
 	select {
 	case <-ended:
 	case <-t.C:
-		giveUp(fmt.Errorf("rawexec: the command does not die, pid %d", x.PID()))
+		giveUp(fmt.Errorf("the command does not die, pid %d", x.PID()))
 	}
 }
 

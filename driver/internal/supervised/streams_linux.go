@@ -1,7 +1,7 @@
 // Copyright (c) nodekeep authors
 // SPDX-License-Identifier: MPL-2.0
 
-package rawexec
+package supervised
 
 import (
 	"context"
@@ -21,17 +21,20 @@ import (
 // streams are both ends of what connects us with a command: three pipes, or one
 // terminal. Ours are in the runtime's poller, the command's block.
 type streams struct {
-	child [3]int
-	in    *os.File // nil: the command reads /dev/null
-	tty   *os.File // nil: pipes
-	outs  []*outlet
-	once  sync.Once // closes ours
+	prefix  string // of errors
+	console int    // the socket that the terminal comes over; -1 is none
+	child   [3]int
+	in      *os.File // nil: the command reads /dev/null
+	tty     *os.File // nil: pipes
+	outs    []*outlet
+	once    sync.Once // closes ours
 }
 
 // outlet is one output of the command.
 type outlet struct {
-	from *os.File
-	to   io.Writer
+	prefix string // of errors
+	from   *os.File
+	to     io.Writer
 }
 
 // ctrlD is what a terminal takes for the end of the input.
@@ -41,9 +44,16 @@ const ctrlD = 4
 // terminal hold. Something in the background may go on writing for ever.
 const leftover = 1 << 20
 
-func openStreams(req driver.ExecRequest) (*streams, error) {
-	s := &streams{child: [3]int{-1, -1, -1}}
-	err := s.open(req)
+// openStreams makes them. With console a terminal is not made but received, by
+// connect.
+func openStreams(prefix string, req driver.ExecRequest, console bool) (*streams, error) {
+	s := &streams{prefix: prefix, console: -1, child: [3]int{-1, -1, -1}}
+	var err error
+	if req.TTY && console {
+		err = s.openConsole()
+	} else {
+		err = s.open(req)
+	}
 	if err != nil {
 		s.closeChild()
 		s.close()
@@ -57,11 +67,7 @@ func (s *streams) open(req driver.ExecRequest) (err error) {
 		if s.tty, s.child[0], err = openTerminal(req.Size); err != nil {
 			return err
 		}
-		to := req.Stdout
-		if to == nil {
-			to = io.Discard
-		}
-		s.in, s.outs = s.tty, []*outlet{{s.tty, to}}
+		s.show(req)
 		for i := 1; i < 3 && err == nil; i++ {
 			s.child[i], err = unix.FcntlInt(uintptr(s.child[0]), unix.F_DUPFD_CLOEXEC, 3)
 		}
@@ -80,11 +86,61 @@ func (s *streams) open(req driver.ExecRequest) (err error) {
 		default:
 			var from *os.File
 			if s.child[i+1], from, err = pipe(true); err == nil {
-				s.outs = append(s.outs, &outlet{from, to})
+				s.outs = append(s.outs, &outlet{s.prefix, from, to})
 			}
 		}
 	}
 	return err
+}
+
+// show connects us with the terminal.
+func (s *streams) show(req driver.ExecRequest) {
+	to := req.Stdout
+	if to == nil {
+		to = io.Discard
+	}
+	s.in, s.outs = s.tty, []*outlet{{s.prefix, s.tty, to}}
+}
+
+func (s *streams) openConsole() error {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("socketpair", err)
+	}
+	s.console, s.child[0] = pair[0], pair[1]
+	for i := 1; i < 3; i++ {
+		if s.child[i], err = unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// connect takes the terminal that was sent before the command ran.
+func (s *streams) connect(req driver.ExecRequest) error {
+	if s.console < 0 {
+		return nil
+	}
+	buf, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := unix.Recvmsg(s.console, buf, oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+	if err != nil {
+		return os.NewSyscallError("recvmsg", err)
+	}
+	msgs, err := unix.ParseSocketControlMessage(oob[:n])
+	if err != nil || len(msgs) != 1 {
+		return errors.Join(errors.New("none was sent"), err)
+	}
+	fds, err := unix.ParseUnixRights(&msgs[0])
+	if err != nil || len(fds) != 1 {
+		return errors.Join(errors.New("none was sent"), err)
+	}
+	if err := unix.SetNonblock(fds[0], true); err != nil {
+		_ = unix.Close(fds[0])
+		return err
+	}
+	s.tty = os.NewFile(uintptr(fds[0]), "terminal")
+	s.show(req)
+	return nil
 }
 
 // pipe returns the command's end and ours, which we read or write.
@@ -155,6 +211,9 @@ func (s *streams) closeChild() {
 // close closes our ends. Idempotent.
 func (s *streams) close() {
 	s.once.Do(func() {
+		if s.console >= 0 {
+			_ = unix.Close(s.console)
+		}
 		if s.in != nil {
 			_ = s.in.Close()
 		}
@@ -202,7 +261,7 @@ func (o *outlet) copy(fail context.CancelCauseFunc) {
 		}
 		if _, err := o.to.Write(buf[:n]); err != nil {
 			broken = true
-			fail(fmt.Errorf("rawexec: output of a command: %w", err))
+			fail(fmt.Errorf("%s: output of a command: %w", o.prefix, err))
 		}
 	}
 	for {

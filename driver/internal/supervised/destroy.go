@@ -1,15 +1,19 @@
 // Copyright (c) nodekeep authors
 // SPDX-License-Identifier: MPL-2.0
 
-package rawexec
+package supervised
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 
 	"github.com/nodekeep/nodekeep/driver"
 	"github.com/nodekeep/nodekeep/internal/cgroup"
+	"github.com/nodekeep/nodekeep/internal/creator"
 	"github.com/nodekeep/nodekeep/supervisor"
 )
 
@@ -17,43 +21,48 @@ import (
 // for that if need be: that there is no connection does not mean that there is no
 // task. What that one does not know is ended by what the caller can prove: the
 // process by the handle, all else by the cgroup.
-func (d *rawexec) Destroy(ctx context.Context, ref driver.TaskRef, force bool) error {
-	if err := d.supported(); err != nil {
+func (t *Tasks) Destroy(ctx context.Context, ref driver.TaskRef, force bool) error {
+	if err := t.Supported(); err != nil {
 		return err
 	}
-	r, unreadable := d.proof(ref)
+	r, unreadable := t.proof(ref)
 	if r.Scope == "" {
 		return errors.Join(fmt.Errorf("%w: %q, and neither handle nor scope proves that it is gone", driver.ErrTaskNotFound, ref.ID), unreadable)
 	}
-	sc := d.pool.Scope(r.Scope)
+	sc := t.pool.Scope(r.Scope)
 	st, err := sc.Lookup(ctx, ref.ID)
 	if errors.Is(err, supervisor.ErrNotFound) && r.PID != 0 {
 		st, err = sc.Adopt(ctx, r.identity(ref.ID))
 	}
 	switch {
 	case errors.Is(err, supervisor.ErrNotFound), errors.Is(err, supervisor.ErrNotProved):
-		return d.destroyRest(ref, r, force, unreadable)
+		return t.destroyRest(ref, r, force, unreadable)
 	case err != nil:
-		return translate(err)
+		return Translate(err)
 	case !force && !st.Exited:
 		return fmt.Errorf("%w: %q", driver.ErrTaskRunning, ref.ID)
 	}
 	if err := sc.Destroy(ctx, ref.ID); err != nil && !errors.Is(err, supervisor.ErrNotFound) {
-		return translate(err)
+		return Translate(err)
 	}
-	d.drop(ref.ID)
-	return removeCgroups(r.Cgroup, ref.Cgroup)
+	t.drop(ref.ID)
+	return t.RemoveCgroups(append(r.groups(), ref.Cgroup)...)
 }
 
 // destroyRest ends what is left of a task whose main process is gone, or that
 // was never seen to start.
-func (d *rawexec) destroyRest(ref driver.TaskRef, r record, force bool, unreadable error) error {
-	if !force && len(cgroup.Procs(r.Cgroup)) > 0 {
+func (t *Tasks) destroyRest(ref driver.TaskRef, r Record, force bool, unreadable error) error {
+	if !force && busy(r.groups()) {
 		return fmt.Errorf("%w: %q", driver.ErrTaskRunning, ref.ID)
 	}
-	d.drop(ref.ID)
-	if err := removeCgroups(r.Cgroup, ref.Cgroup); err != nil {
+	t.drop(ref.ID)
+	if err := t.RemoveCgroups(append(r.groups(), ref.Cgroup)...); err != nil {
 		return err
+	}
+	if r.Isolated {
+		if err := os.RemoveAll(filepath.Join(t.pool.Scope(r.Scope).StateRoot(), creator.Name(ref.ID))); err != nil {
+			return fmt.Errorf("%s: state of the container: %w", t.prefix, err)
+		}
 	}
 	if r.PID != 0 || r.Cgroup != "" {
 		return nil
@@ -64,13 +73,18 @@ func (d *rawexec) destroyRest(ref driver.TaskRef, r record, force bool, unreadab
 	return fmt.Errorf("%w: %q", driver.ErrTaskNotFound, ref.ID)
 }
 
-func removeCgroups(paths ...string) error {
+func busy(groups []string) bool {
+	return slices.ContainsFunc(groups, func(p string) bool { return len(cgroup.Procs(p)) > 0 })
+}
+
+// RemoveCgroups ends what is in cgroups and removes them. "" is none.
+func (t *Tasks) RemoveCgroups(paths ...string) error {
 	for _, p := range paths {
 		if p == "" {
 			continue
 		}
 		if err := cgroup.Remove(p); err != nil {
-			return fmt.Errorf("rawexec: %w", err)
+			return fmt.Errorf("%s: %w", t.prefix, err)
 		}
 	}
 	return nil
@@ -78,19 +92,19 @@ func removeCgroups(paths ...string) error {
 
 // proof is what the caller or this driver knows of a task, the handle first. A
 // handle that cannot be read leaves scope and cgroup, and the error.
-func (d *rawexec) proof(ref driver.TaskRef) (record, error) {
-	rest := record{Scope: ref.Scope, Cgroup: ref.Cgroup}
+func (t *Tasks) proof(ref driver.TaskRef) (Record, error) {
+	rest := Record{Scope: ref.Scope, Cgroup: ref.Cgroup, Isolated: t.isolated}
 	if ref.Handle != nil {
-		r, err := parse(ref.Handle)
+		r, err := t.Parse(ref.Handle)
 		if err == nil && ref.Handle.TaskID != ref.ID {
-			err = fmt.Errorf("rawexec: handle is task %q's, not %q's", ref.Handle.TaskID, ref.ID)
+			err = fmt.Errorf("%s: handle is task %q's, not %q's", t.prefix, ref.Handle.TaskID, ref.ID)
 		}
 		if err != nil {
 			return rest, err
 		}
 		return r, nil
 	}
-	if r, err := d.task(ref.ID); err == nil {
+	if r, err := t.Task(ref.ID); err == nil {
 		return r, nil
 	}
 	return rest, nil

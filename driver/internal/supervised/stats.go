@@ -1,7 +1,7 @@
 // Copyright (c) nodekeep authors
 // SPDX-License-Identifier: MPL-2.0
 
-package rawexec
+package supervised
 
 import (
 	"context"
@@ -19,15 +19,15 @@ const (
 
 // Stats implements driver.Meter. Intervals below 100 ms are that. Without a
 // cgroup every sample goes through all processes of the machine.
-func (d *rawexec) Stats(ctx context.Context, id string, interval time.Duration) (<-chan driver.Usage, error) {
-	r, err := d.task(id)
+func (t *Tasks) Stats(ctx context.Context, id string, interval time.Duration) (<-chan driver.Usage, error) {
+	r, err := t.Task(id)
 	if err != nil {
 		return nil, err
 	}
 	if interval <= 0 {
 		interval = usualInterval
 	}
-	sc := d.pool.Scope(r.Scope)
+	sc := t.pool.Scope(r.Scope)
 	m := usage.New(r.Cgroup, func() []int { return sc.Procs(id) })
 	ch := make(chan driver.Usage, 1)
 	go func() {
@@ -47,8 +47,8 @@ func (d *rawexec) Stats(ctx context.Context, id string, interval time.Duration) 
 
 // sample measures until ctx ends or nothing is left to measure.
 func sample(ctx context.Context, m *usage.Meter, interval time.Duration, ch chan driver.Usage) {
-	t := time.NewTicker(interval)
-	defer t.Stop()
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
 	for {
 		u, ok := m.Sample(time.Now())
 		if !ok || ctx.Err() != nil {
@@ -60,7 +60,7 @@ func sample(ctx context.Context, m *usage.Meter, interval time.Duration, ch chan
 		}
 		ch <- u
 		select {
-		case <-t.C:
+		case <-tick.C:
 		case <-ctx.Done():
 			return
 		}

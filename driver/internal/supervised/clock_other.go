@@ -3,7 +3,7 @@
 
 //go:build !linux
 
-package rawexec
+package supervised
 
 import (
 	"time"

@@ -1,7 +1,7 @@
 // Copyright (c) nodekeep authors
 // SPDX-License-Identifier: MPL-2.0
 
-package rawexec
+package supervised
 
 import (
 	"fmt"
