@@ -20,6 +20,8 @@
 //	GET  /v1/events[?after=TOKEN&alloc=REF&follow=1]   one event a line; or its cursor
 //	PUT  /v1/jobs                           [Job…]: the desired state of these jobs
 //	GET  /v1/backup                         the state file as it is, raw bytes
+//	GET  /v1/upgrade                        whether the version of before can be put back
+//	POST /v1/upgrade/commit                 from here on it cannot
 //	POST /v1/gc                             finished allocs are removed now
 //
 // REF is an alloc's id, the unique beginning of one, JOB or JOB.GROUP[index]
@@ -169,6 +171,8 @@ func Handler(cfg Config) http.Handler {
 	mux.HandleFunc("PUT /v1/jobs", s.handle(s.apply))
 	mux.HandleFunc("POST /v1/gc", s.handle(s.gc))
 	mux.HandleFunc("GET /v1/backup", s.handle(s.backup))
+	mux.HandleFunc("GET /v1/upgrade", s.handle(s.upgrade))
+	mux.HandleFunc("POST /v1/upgrade/commit", s.handle(s.commitUpgrade))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		writeError(w, &Error{Code: CodeNotSupported, Message: fmt.Sprintf("this agent does not know %s %s", r.Method, r.URL.Path),
 			Hint: "it may be older than this program: compare nodekeep version"})

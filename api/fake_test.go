@@ -276,6 +276,11 @@ func dialFake(t *testing.T, f *fake, withJobs bool) *Client {
 	if withJobs {
 		cfg.Jobs = jobs{f}
 	}
+	return dialConfig(t, cfg)
+}
+
+func dialConfig(t *testing.T, cfg Config) *Client {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "agent.sock")
 	ln, err := Listen(t.Context(), path)
 	require.NoError(t, err)

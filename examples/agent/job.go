@@ -24,7 +24,7 @@ import (
 
 // capabilities are what this node has beyond every node's own: the hooks that
 // node.go links. What else a job file asks for is told as not acted on.
-var capabilities = []jobspec.Actor{}
+var capabilities = []jobspec.Actor{jobspec.ByVolume}
 
 // jobFlags are the flags of every command that reads job files.
 type jobFlags struct {

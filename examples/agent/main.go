@@ -199,7 +199,7 @@ func commands() []command {
 	return []command{
 		runCommand, serveCommand, applyCommand,
 		psCommand, inspectCommand, explainCommand, eventsCommand, logsCommand, statsCommand,
-		stopCommand, restartCommand, signalCommand, execCommand, gcCommand, backupCommand,
+		stopCommand, restartCommand, signalCommand, execCommand, gcCommand, backupCommand, commitUpgradeCommand,
 		nodeCommand, pluginsCommand,
 		jobCommand, versionCommand,
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/nodekeep/nodekeep/devicemanager"
 	"github.com/nodekeep/nodekeep/driver/rawexec"
 	"github.com/nodekeep/nodekeep/drivermanager"
+	"github.com/nodekeep/nodekeep/hooks/core"
 	"github.com/nodekeep/nodekeep/internal/datadir"
 	"github.com/nodekeep/nodekeep/state"
 )
@@ -42,6 +43,7 @@ type nodeConfig struct {
 	noExec     bool // no commands beside tasks
 	plugins    drivermanager.Config
 	devices    devicemanager.Config
+	volumes    core.HostVolumes
 	log        hclog.Logger
 }
 
@@ -71,6 +73,7 @@ func openNode(ctx context.Context, cfg nodeConfig) (_ *node, err error) {
 		Drivers:    []nodekeep.DriverFunc{rawexec.New(rawexec.Config{Enabled: cfg.rawExec, HowToEnable: "start it with nodekeep serve --enable-raw-exec"})},
 		Plugins:    cfg.plugins,
 		Devices:    cfg.devices,
+		Storage:    nodekeep.Storage{HostVolumes: cfg.volumes},
 		Exec:       nodekeep.ExecPolicy{Disabled: cfg.noExec},
 		Log:        cfg.log,
 	})

@@ -35,6 +35,7 @@ completed, 1 if it failed, 130 after Ctrl-C. Driver raw_exec is on.`,
 	bind: func(a *app, fs *flag.FlagSet) func(context.Context, []string) error {
 		r := runConfig{}
 		r.jobs.bind(fs)
+		r.volumes = bindVolumes(fs)
 		fs.BoolVar(&r.keep, "keep", false, "leave the job's directory with its logs and files when it has ended, and say where")
 		fs.BoolVar(&r.detach, "detach", false, "leave once the tasks run; run the file again to attach to them")
 		fs.Var(dirFlag{&r.runtimeDir}, "runtime-dir", "`DIR` for sockets and FIFOs, best on tmpfs; default below /run/nodekeep for root")
@@ -53,6 +54,7 @@ type runConfig struct {
 	detach     bool
 	keep       bool
 	runtimeDir string
+	volumes    *volumeFlag
 }
 
 // runFiles runs each file's job under an agent of its own.
@@ -88,7 +90,7 @@ func (a *app) runFiles(ctx context.Context, files []string, cfg runConfig) error
 			job: job, out: out, ask: ask, detach: cfg.detach, keep: cfg.keep,
 			node: nodeConfig{
 				dir:     filepath.Join(data, "run", escape(job.Namespace)+"."+escape(job.ID)),
-				rawExec: true, log: log,
+				rawExec: true, log: log, volumes: cfg.volumes.volumes,
 			},
 		}
 		if cfg.runtimeDir != "" {

@@ -25,7 +25,7 @@ and leaves the tasks running: the next serve takes them over. Stop tasks with
 		noExec := fs.Bool("disable-exec", false, "refuse nodekeep exec on this node")
 		runtimeDir := ""
 		fs.Var(dirFlag{&runtimeDir}, "runtime-dir", "`DIR` for sockets and FIFOs, best on tmpfs; default below /run/nodekeep for root")
-		plugins, devices := bindPlugins(fs), bindDevices(fs)
+		plugins, devices, volumes := bindPlugins(fs), bindDevices(fs), bindVolumes(fs)
 		return func(ctx context.Context, args []string) error {
 			if len(args) > 0 {
 				return usage("serve takes no arguments: apply jobs to it with nodekeep apply FILE")
@@ -42,7 +42,7 @@ and leaves the tasks running: the next serve takes them over. Stop tasks with
 			if err != nil {
 				return err
 			}
-			return a.serve(ctx, nodeConfig{dir: dir, runtimeDir: runtimeDir, rawExec: *raw, noExec: *noExec, plugins: cfg, devices: found})
+			return a.serve(ctx, nodeConfig{dir: dir, runtimeDir: runtimeDir, rawExec: *raw, noExec: *noExec, plugins: cfg, devices: found, volumes: volumes.volumes})
 		}
 	},
 }
