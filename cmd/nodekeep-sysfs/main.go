@@ -10,4 +10,4 @@ import (
 	"github.com/nodekeep/nodekeep/device/sysfs"
 )
 
-func main() { deviceplugin.Serve(sysfs.New(sysfs.Config{})) }
+func main() { deviceplugin.Serve(sysfs.New(sysfs.Config{Log: deviceplugin.Logger()})) }

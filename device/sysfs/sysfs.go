@@ -21,6 +21,11 @@
 //	  type      = "gpu"
 //	}
 //
+// What is plugged in or out, or gets another driver, the kernel tells at once (its
+// uevents, over netlink); nothing is done as long as nothing happens. In a user
+// namespace, or where a filter forbids the socket, it tells nothing: there the
+// plugin looks each Period, and says so in its log.
+//
 // In a host's own process: devicemanager.InProcess(sysfs.New(sysfs.Config{…})); as a
 // program: cmd/nodekeep-sysfs.
 package sysfs
@@ -37,16 +42,21 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/nodekeep/nodekeep/device"
 	"github.com/nodekeep/nodekeep/driver"
 )
 
 // Config is what to offer. The zero value offers nothing.
 type Config struct {
-	Match  []Match
-	Period time.Duration // between two looks; default 10 s
-	Sys    string        // default /sys
-	Dev    string        // default /dev
+	Match []Match
+	// Period is between two looks where the kernel does not tell of changes (see
+	// package). Default 10 s.
+	Period time.Duration
+	Sys    string // default /sys
+	Dev    string // default /dev
+	Log    hclog.Logger
 }
 
 // Match says which devices are offered, and as what. What is empty fits anything.
@@ -87,6 +97,9 @@ func New(cfg Config) *Plugin {
 	}
 	if cfg.Dev == "" {
 		p.cfg.Dev = "/dev"
+	}
+	if cfg.Log == nil {
+		p.cfg.Log = hclog.NewNullLogger()
 	}
 	return p
 }
@@ -191,8 +204,17 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan device.Fingerprint, er
 	out := make(chan device.Fingerprint)
 	go func() { // until ctx ends, which the reader of out sees
 		defer close(out)
-		t := time.NewTicker(cfg.Period)
-		defer t.Stop()
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		var news <-chan change
+		if len(cfg.Match) > 0 { // otherwise there is nothing to look for
+			news = watch(ctx, &cfg, listen)
+			defer func() {
+				cancel()
+				for range news {
+				}
+			}()
+		}
 		var last *device.Fingerprint
 		for {
 			fp := device.Fingerprint{}
@@ -208,13 +230,11 @@ func (p *Plugin) Fingerprint(ctx context.Context) (<-chan device.Fingerprint, er
 					return
 				}
 			}
-			if len(cfg.Match) == 0 { // there is nothing to look for
-				<-ctx.Done()
-				return
+			var again <-chan time.Time
+			if err != nil { // nothing tells that it can be seen again
+				again = time.After(cfg.Period)
 			}
-			select {
-			case <-t.C:
-			case <-ctx.Done():
+			if !wait(ctx, news, again, func(c change) bool { return c.touches(&cfg, found) }) {
 				return
 			}
 		}

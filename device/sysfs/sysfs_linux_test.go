@@ -6,12 +6,15 @@ package sysfs_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -235,16 +238,63 @@ func TestChanges(t *testing.T) {
 		select {
 		case fp := <-c:
 			t.Fatalf("told again: %v", fp)
-		case <-time.After(time.Hour):
+		case <-time.After(time.Minute):
 		}
 		tr.stick("1-3", "X", "ttyUSB2")
 		began := time.Now()
 		require.Len(t, (<-c).Groups[0].Instances, 3)
-		require.LessOrEqual(t, time.Since(began), 10*time.Second)
+		require.LessOrEqual(t, time.Since(began), 11*time.Second)
 		cancel()
 		for range c {
 		}
 	})
+}
+
+// A device that really comes and goes is told of by the kernel, long before the
+// next look.
+func TestPlugged(t *testing.T) {
+	f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
+	if err != nil {
+		t.Skip("no device can be made here: ", err)
+	}
+	defer func() { _ = f.Close() }()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	c, err := sysfs.New(sysfs.Config{Period: time.Hour, Match: []sysfs.Match{{Type: "nic", Subsystem: "net", VendorName: "linux", Model: "any"}}}).Fingerprint(ctx)
+	require.NoError(t, err)
+	id := fmt.Sprintf("nk%d", os.Getpid())
+	shows := func(want bool) {
+		t.Helper()
+		for fp := range c {
+			require.NoError(t, fp.Err)
+			if want == slices.ContainsFunc(fp.Groups, func(g device.Group) bool {
+				return slices.ContainsFunc(g.Instances, func(in device.Instance) bool { return in.ID == id })
+			}) {
+				return
+			}
+		}
+		t.Fatal("it was not told")
+	}
+	shows(false)
+	var req struct {
+		name  [16]byte
+		flags uint16
+		_     [22]byte
+	}
+	copy(req.name[:], id)
+	req.flags = syscall.IFF_TUN | syscall.IFF_NO_PI
+	_, _, no := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), syscall.TUNSETIFF, uintptr(unsafe.Pointer(&req)))
+	if no != 0 {
+		t.Skip("no device can be made here: ", no)
+	}
+	if _, err := os.Stat("/sys/class/net/" + id); err != nil {
+		t.Skip("/sys is of another network: ", err)
+	}
+	shows(true)
+	require.NoError(t, f.Close())
+	shows(false)
+	cancel()
+	for range c {
+	}
 }
 
 func TestStats(t *testing.T) {
