@@ -48,6 +48,8 @@ import (
 //     tasks. One that panics has failed. One that is not back 1 s after its ctx
 //     ended is abandoned: what it did to S is dropped, and of that hook only
 //     Postrun, Destroy and Shutdown are called from then on.
+//   - That Update, PreTaskRestart or Prekill failed, or any was abandoned while
+//     tasks live, is an event of each living task.
 type Hook[S any] struct {
 	Name  string // unique within an alloc
 	Stage Stage  // where in the order

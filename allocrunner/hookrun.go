@@ -188,9 +188,35 @@ func (h *hooks) call(ctx context.Context, b *bound, p phase, limit time.Duration
 	}
 	h.trace(b.name, p, time.Since(began), err)
 	if err != nil {
-		return fmt.Errorf("hook %q: %s: %w", b.name, p, err)
+		return &hookError{b.name, p, err}
 	}
 	return nil
+}
+
+// hookError is a callback that failed.
+type hookError struct {
+	hook string
+	p    phase
+	err  error
+}
+
+func (e *hookError) Error() string { return fmt.Sprintf("hook %q: %s: %v", e.hook, e.p, e.err) }
+func (e *hookError) Unwrap() error { return e.err }
+
+// hookErrors are those that err joins.
+func hookErrors(err error) (all []*hookError) {
+	if he := new(hookError); err != nil {
+		joined, ok := err.(interface{ Unwrap() []error })
+		switch {
+		case ok:
+			for _, e := range joined.Unwrap() {
+				all = append(all, hookErrors(e)...)
+			}
+		case errors.As(err, &he):
+			all = append(all, he)
+		}
+	}
+	return all
 }
 
 // desk is where a callback hands in what is to be kept. All writes are made on the

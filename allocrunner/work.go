@@ -23,13 +23,19 @@ func (l *loop) prepare(d decision) func(context.Context) result {
 	switch d.op {
 	case opPrerun:
 		req.Restored = l.r.first.restored
-		return func(ctx context.Context) result { return result{err: h.run(ctx, prerun, req)} }
+		return func(ctx context.Context) result {
+			err := h.run(ctx, prerun, req)
+			if ctx.Err() != nil { // else it is why the alloc ends, or is tried again
+				_ = l.r.told(ctx, err)
+			}
+			return result{err: err}
+		}
 	case opUpdate:
 		req.Previous = l.seen
 		l.changed, l.seen = false, l.alloc
 		all, a := l.r.tasks, l.alloc
 		return func(ctx context.Context) result {
-			err := h.run(ctx, update, req)
+			err := l.r.told(ctx, h.run(ctx, update, req))
 			if ctx.Err() != nil {
 				return result{err: err}
 			}
@@ -41,7 +47,7 @@ func (l *loop) prepare(d decision) func(context.Context) result {
 		if l.life.Kill != nil {
 			req.Cause = l.life.Kill.Cause
 		}
-		return func(ctx context.Context) result { return result{err: h.run(ctx, prekill, req)} }
+		return func(ctx context.Context) result { return result{err: l.r.told(ctx, h.run(ctx, prekill, req))} }
 	case opPostrun:
 		work := l.background.Close()
 		return func(ctx context.Context) result {
@@ -58,6 +64,29 @@ func (l *loop) prepare(d decision) func(context.Context) result {
 	default: // opRestart
 		return l.restartWork(targets, req)
 	}
+}
+
+// told makes an event of each callback that failed, of every task that is not dead,
+// and returns err. One that gave way to the end of ctx has not failed, unless it had
+// to be abandoned.
+func (r *AllocRunner) told(ctx context.Context, err error) error {
+	for _, he := range hookErrors(err) {
+		attrs := map[string]string{"hook": he.hook, "callback": he.p.String(), "error": he.err.Error()}
+		switch {
+		case errors.Is(he.err, guard.ErrAbandoned):
+			attrs["abandoned"] = "true"
+		case ctx.Err() != nil:
+			continue
+		}
+		living := slices.DeleteFunc(slices.Clone(r.tasks), func(t *task) bool { return t.Snapshot().State() == taskrunner.Dead })
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), guard.Late)
+		lost := join(living, each(living, func(t *task) error { return t.Emit(bounded, taskrunner.HookFailed, attrs) }))
+		cancel()
+		if lost != nil {
+			r.log.Warn("an event is lost", "event", attrs, "error", lost)
+		}
+	}
+	return err
 }
 
 // givesBack says that something is to be done when all tasks are dead.
@@ -100,7 +129,7 @@ func (l *loop) restartWork(targets []*task, req Request) func(context.Context) r
 	return func(ctx context.Context) result {
 		var res result
 		if first {
-			res.err = h.run(ctx, preTaskRestart, req)
+			res.err = l.r.told(ctx, h.run(ctx, preTaskRestart, req))
 		}
 		if ctx.Err() != nil {
 			return res
