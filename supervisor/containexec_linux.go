@@ -42,7 +42,7 @@ func (s *server) launchExecIn(c *conn, r request, fds [3]int) (*session, error) 
 	}
 	if err != nil {
 		s.forgetSession(x)
-		if !t.alive() {
+		if !t.alive() || startTime(t.st.PID) != t.st.Start {
 			err = errors.Join(ErrExited, err)
 		}
 		return nil, err

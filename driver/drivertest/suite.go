@@ -30,6 +30,9 @@ type SuiteConfig struct {
 
 	Sleep json.RawMessage                // runs for an hour, obeys SIGTERM at once
 	Exit  func(code int) json.RawMessage // ends at once with the code
+	// Terminated is how Sleep ends by SIGTERM; zero is 143 and signal 15. With an init
+	// before the program, it is the init's exit.
+	Terminated driver.ExitResult
 	// Ignore runs for an hour and ignores SIGTERM from its first instant; nil: the
 	// driver's tasks cannot.
 	Ignore json.RawMessage
@@ -186,8 +189,16 @@ func (s *suite) signalDeath() {
 	s.start(c)
 	require.NoError(s, s.d.Stop(s.limit(), c.ID, "SIGTERM", 30*time.Second))
 	res := s.wait(c.ID)
-	require.Equal(s, driver.ExitResult{Code: 128 + 15, Signal: 15}, res)
+	require.Equal(s, s.terminated(), res)
 	require.False(s, res.OK())
+}
+
+// terminated is how Sleep ends by SIGTERM.
+func (s *suite) terminated() driver.ExitResult {
+	if s.cfg.Terminated != (driver.ExitResult{}) {
+		return s.cfg.Terminated
+	}
+	return driver.ExitResult{Code: 128 + 15, Signal: 15}
 }
 
 func (s *suite) escalation() {

@@ -27,7 +27,7 @@ func (s *suite) recoverRunning() {
 		require.Equal(s, "running", st.State)
 	}
 	require.NoError(s, s.d.Stop(s.limit(), c.ID, "SIGTERM", 30*time.Second))
-	require.Equal(s, driver.ExitResult{Code: 128 + 15, Signal: 15}, s.wait(c.ID))
+	require.Equal(s, s.terminated(), s.wait(c.ID))
 }
 
 func (s *suite) recoverEnded() {
@@ -57,7 +57,7 @@ func (s *suite) waitMany() {
 	for range 16 {
 		wg.Go(func() {
 			res, err := s.d.Wait(s.limit(), c.ID)
-			if want := (driver.ExitResult{Code: 128 + 15, Signal: 15}); err != nil || res != want {
+			if want := s.terminated(); err != nil || res != want {
 				s.Errorf("wait before the exit: %+v, %v", res, err)
 			}
 		})
@@ -65,7 +65,7 @@ func (s *suite) waitMany() {
 	require.NoError(s, s.d.Stop(s.limit(), c.ID, "SIGTERM", 30*time.Second))
 	wg.Wait()
 	for range 3 {
-		require.Equal(s, driver.ExitResult{Code: 128 + 15, Signal: 15}, s.wait(c.ID), "wait after the exit")
+		require.Equal(s, s.terminated(), s.wait(c.ID), "wait after the exit")
 	}
 }
 
@@ -170,7 +170,7 @@ func (s *suite) many() {
 			}
 			want := driver.ExitResult{Code: i}
 			if i%2 != 0 {
-				want = driver.ExitResult{Code: 128 + 15, Signal: 15}
+				want = s.terminated()
 				if err := s.d.Stop(s.limit(), c.ID, "SIGTERM", 30*time.Second); err != nil {
 					s.Errorf("stop %s: %v", c.ID, err)
 				}

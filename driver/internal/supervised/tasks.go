@@ -45,6 +45,8 @@ type Record struct {
 	Stderr   string `json:"stderr,omitempty"`
 	ExitDir  string `json:"exit_dir,omitempty"`
 	Isolated bool   `json:"isolated,omitempty"` // a creator made it: it has a cgroup in every hierarchy
+
+	Attrs map[string]string `json:"attrs,omitempty"` // the driver's own
 }
 
 const recordVersion = 1
