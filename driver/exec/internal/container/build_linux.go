@@ -136,7 +136,11 @@ func (b *builder) mounts() {
 	case b.c.TmpMB < 0 || b.c.TmpMB > 1<<20:
 		b.bad("config.tmp_mb", fmt.Sprint(b.c.TmpMB), "must be from 0 to 1048576")
 	case b.c.TmpMB > 0 || d.Task == "":
-		add(Mount{Target: "/tmp", SizeMB: max(b.c.TmpMB, 16), Mode: 0o1777})
+		size := b.c.TmpMB
+		if size <= 0 {
+			size = 16
+		}
+		add(Mount{Target: "/tmp", SizeMB: size, Mode: 0o1777})
 	default:
 		add(Mount{Source: filepath.Join(d.Task, "tmp"), Target: "/tmp"})
 	}

@@ -8,14 +8,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -57,21 +56,18 @@ type rig struct {
 	mount int // of the host, before
 }
 
-var features = Probe(context.Background())
+// features are found once, and not by the creators that this program is, too.
+var features = sync.OnceValue(func() Features { return Probe(context.Background()) })
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	if features.Unusable != "" {
-		t.Skip(features.Unusable)
+	if features().Unusable != "" {
+		t.Skip(features().Unusable)
 	}
 	if os.Geteuid() != 0 {
 		t.Skip("containers of root's need root")
 	}
-	root := "/dev/shm"
-	if st, err := os.Stat(root); err != nil || !st.IsDir() {
-		root = os.TempDir()
-	}
-	base, err := os.MkdirTemp(root, "container")
+	base, err := os.MkdirTemp("", "container")
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(base, 0o755))
 	r := &rig{t: t, base: base, id: "alloc1/web/0", mount: hostMounts(t)}
@@ -88,9 +84,9 @@ func newRig(t *testing.T) *rig {
 	require.NoError(t, err)
 	r.path = r.tree.Path("alloc1", "web")
 	require.NoError(t, r.tree.Make(r.path))
-	r.node = NodeOptions{StateRoot: base + "/ctr", Cgroup: cgroup.Below(r.path), Features: features}
+	r.node = NodeOptions{StateRoot: base + "/ctr", Cgroup: cgroup.Below(r.path), Features: features()}
 	r.cfg = driver.TaskConfig{ID: r.id, Name: "web", Owner: driver.Owner{AllocID: "alloc1", Task: "web"}, Dirs: r.dirs,
-		Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin", r.mark}, Res: driver.Resources{CPU: 500, MemoryMB: 128}}
+		Env: []string{"GORACE=atexit_sleep_ms=0", "HOME=/local", "PATH=/usr/local/bin:/usr/bin:/bin", r.mark}, Res: driver.Resources{CPU: 500, MemoryMB: 128}}
 	t.Cleanup(func() { r.leavesNothing() })
 	return r
 }
@@ -350,19 +346,4 @@ func (r *rig) ask(kv map[string]any, what ...string) map[string]string {
 	return answers
 }
 
-func answer(name string, v any) { fmt.Printf("%s=%v\n", name, v) }
-
-func answerErr(name string, err error) {
-	var errno syscall.Errno
-	switch {
-	case err == nil:
-		answer(name, "ok")
-	case errors.As(err, &errno):
-		answer(name, unix.ErrnoName(errno))
-	default:
-		answer(name, strconv.Quote(err.Error()))
-	}
-}
-
-// inside is what the test's own program does in a container.
-func inside(args []string) { answer("args", args) }
+func owner(st os.FileInfo) uint32 { return st.Sys().(*syscall.Stat_t).Uid }
