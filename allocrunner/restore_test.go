@@ -354,3 +354,37 @@ func TestDetachIsNoFailureOfPrerun(t *testing.T) {
 		})
 	}
 }
+
+// What ended while the agent was away is told with its true result, also of a task
+// that ended before its alloc does; the others go on, and the rules of the alloc are
+// applied to it now.
+func TestExitsWhileAway(t *testing.T) {
+	for name, tc := range map[string]struct {
+		code   int
+		states string
+		end    allocrunner.Status
+	}{
+		"well":  {0, "once=dead web=running", allocrunner.Complete},
+		"badly": {3, "once=dead web=dead", allocrunner.Failed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, spec.JobBatch, "once:main web:main")
+				w.alloc.Tasks[0].Restart.Attempts = 0
+				w.lives["once"] = []drivertest.Life{{Run: time.Minute, Exit: driver.ExitResult{Code: tc.code}}}
+				a := w.start()
+				a.detach()
+				time.Sleep(time.Hour)
+				a = w.start()
+				require.Equal(t, tc.states, a.states())
+				require.Equal(t, 1, w.count("once: Terminated"))
+				require.Equal(t, tc.code, a.Snapshot().Tasks["once"].Exit.Code)
+				require.Equal(t, map[string]int{"once": 1, "web": 1}, attempts(w))
+				if tc.code == 0 {
+					require.NoError(t, a.Kill(t.Context(), allocrunner.KillRequest{}))
+				}
+				a.end(tc.end)
+			})
+		})
+	}
+}
