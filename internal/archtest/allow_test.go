@@ -17,6 +17,7 @@ var allow = map[[2]string]string{
 	{"sleep in test", "internal/cgroup.eventually"}:                 "polls the kernel until a deadline",
 	{"sleep in test", "supervisor.eventually"}:                      "polls real processes until a deadline",
 	{"sleep in test", "driver/rawexec.eventually"}:                  "the same",
+	{"sleep in test", "driver/exec.eventually"}:                     "the same",
 	{"sleep in test", "driver/driverplugin.eventually"}:             "the same",
 	{"sleep in test", "drivermanager.eventually"}:                   "the same",
 	{"sleep in test", "supervisor.TestSupervisorKilledDuringStart"}: "picks the moment of a kill; nothing relies on what was reached by then",
