@@ -267,7 +267,7 @@ func (b *builder) user() {
 		if a.UID != self().UID {
 			b.bad("user", name, fmt.Sprintf("the agent runs as uid %d and cannot become another", self().UID))
 		}
-		p.Groups = nil
+		p.UID, p.GID, p.Groups = 0, 0, nil // the one user that a namespace must have is root, and it is the agent's
 		return
 	case b.c.UserNS:
 		b.mapped("user", int64(a.UID))
@@ -334,8 +334,7 @@ func (b *builder) mapped(what string, id int64) {
 
 func (b *builder) privileges() {
 	p := &b.spec.Process
-	inside := b.spec.Process.UID == 0
-	sets, err := capabilities(b.c.privileges, b.n.AllowCaps, inside)
+	sets, err := capabilities(b.c.privileges, b.n.AllowCaps, p.UID == 0 && !b.spec.Rootless)
 	if err != nil {
 		b.errs = append(b.errs, err)
 	}

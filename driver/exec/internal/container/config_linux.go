@@ -28,6 +28,9 @@ func config(s Spec, l layout) (*configs.Config, error) {
 		RootlessEUID:    s.Rootless, RootlessCgroups: s.Rootless,
 		Cgroups: &cgroups.Cgroup{Path: s.Cgroup, Rootless: s.Rootless, Resources: resources(s.Limits)},
 	}
+	if s.Cgroup == "" { // below this process's own, if it may make one there
+		c.Cgroups.Name = s.ID
+	}
 	if !cgroups.IsCgroup2UnifiedMode() { // a tmpfs with the hierarchies in it
 		c.ReadonlyPaths = append(slices.Clone(readOnly), "/sys/fs/cgroup")
 	}

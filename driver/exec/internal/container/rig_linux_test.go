@@ -167,7 +167,10 @@ func (r *rig) fork(verb string, spec []byte, stdin, stdout, stderr, status *os.F
 	if status != nil {
 		cmd.ExtraFiles = append(cmd.ExtraFiles, status)
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: syscall.CLONE_NEWNS}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS
+	}
 	require.NoError(r.t, cmd.Start())
 	_ = theirs.Close()
 	require.NoError(r.t, creator.WriteSpec(ours, spec))
@@ -338,12 +341,16 @@ func (r *rig) ask(kv map[string]any, what ...string) map[string]string {
 	}
 	out, errs, code := r.run(kv, append([]string{"/probe", "probe:inside"}, what...)...)
 	require.Zero(r.t, code, "%s%s", out, errs)
-	answers := map[string]string{}
+	return answers(out)
+}
+
+func answers(out string) map[string]string {
+	m := map[string]string{}
 	for line := range strings.Lines(out) {
 		k, v, _ := strings.Cut(strings.TrimSpace(line), "=")
-		answers[k] = v
+		m[k] = v
 	}
-	return answers
+	return m
 }
 
 func owner(st os.FileInfo) uint32 { return st.Sys().(*syscall.Stat_t).Uid }
