@@ -254,6 +254,9 @@ func (a *Agent) change(ctx context.Context, act actions) error {
 		})
 	}
 	for _, id := range act.remove {
+		if _, err := a.entry(id); err != nil { // it was collected since
+			errs = append(errs, a.forget(id))
+		}
 		each(id, func(e *entry) error {
 			e.unwanted.Store(true)
 			return ended(e.runner.Kill(ctx, allocrunner.KillRequest{Reason: "no longer wanted on this node"}))

@@ -117,8 +117,31 @@ func (a *Agent) bury(ctx context.Context, e *entry) error {
 		delete(r.entries, e.id)
 	}
 	r.mu.Unlock()
+	err = a.forget(e.id)
 	a.changed.ring()
 	a.nudge() // what it kept may go
+	return err
+}
+
+// forget drops the last status of a collected alloc that left the list while it was
+// being collected: for that list it was not collected yet.
+func (a *Agent) forget(id string) error {
+	r := &a.runnerOf
+	r.mu.Lock()
+	_, gone := r.gone[id]
+	gone = gone && r.entries[id] == nil && r.listed != nil && !r.listed[id]
+	r.mu.Unlock()
+	if !gone {
+		return nil
+	}
+	if err := a.store.Update(func(tx state.Tx) error { return tx.DeleteTree(gonePath.Join(id)) }); err != nil {
+		return fmt.Errorf("nodekeep: forget alloc %s: %w", id, err) // the next list does it
+	}
+	r.mu.Lock()
+	if r.entries[id] == nil && !r.listed[id] {
+		delete(r.gone, id)
+	}
+	r.mu.Unlock()
 	return nil
 }
 

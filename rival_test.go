@@ -5,6 +5,7 @@ package nodekeep
 
 import (
 	"bytes"
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -123,4 +124,33 @@ func TestElder(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, elder(ec, ea))
 	require.False(t, elder(ea, ec))
+}
+
+// An alloc that leaves the list while it is being collected is gone with it: nobody
+// has to send another list.
+func TestLeavesTheListWhileCollected(t *testing.T) {
+	f := fake()
+	f.Script = ends(0)
+	cfg := config(t, f)
+	cfg.MaxFinished = -1
+	begun, release := make(chan struct{}, 1), make(chan struct{})
+	cfg.AllocHooks = func(std []allocrunner.HookFunc) []allocrunner.HookFunc {
+		return append(std, func(*spec.Alloc) (allocrunner.AnyHook, error) {
+			return &allocrunner.Hook[struct{}]{Name: "slow", Destroy: func(context.Context, *allocrunner.Request, *struct{}) error {
+				begun <- struct{}{}
+				<-release
+				return nil
+			}}, nil
+		})
+	}
+	n := start(t, cfg)
+	n.apply(1, alloc("a", 1, spec.JobBatch))
+	<-begun
+	n.apply(2)
+	close(release)
+	n.absent("a")
+	n.stop()
+	n.cfg.AllocHooks = nil
+	n = start(t, n.cfg)
+	require.Empty(t, n.Allocs(), "also on disk")
 }
