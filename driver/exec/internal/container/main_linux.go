@@ -227,8 +227,8 @@ func execute(raw []byte) (int, error) {
 	if err := decode(raw, &x); err != nil {
 		return 0, err
 	}
-	if x.Version != SpecVersion || len(x.Args) == 0 || x.Args[0] == "" || !filepath.IsAbs(x.StateRoot) || x.ID == "" || strings.ContainsAny(x.ID, "/\x00") {
-		return 0, fmt.Errorf("container: a command of version %d, this program runs %d; or it names no task or program", x.Version, SpecVersion)
+	if err := x.check(); err != nil {
+		return 0, err
 	}
 	b, err := os.ReadFile(filepath.Join(x.StateRoot, x.ID, specFile))
 	if err != nil {
@@ -259,6 +259,19 @@ func execute(raw []byte) (int, error) {
 		return 0, ExecError(x.Args[0], errno)
 	}
 	return p.Pid()
+}
+
+// check refuses what names no task or no program.
+func (x Exec) check() error {
+	switch {
+	case x.Version != SpecVersion:
+		return fmt.Errorf("container: a command of version %d, this program runs %d: start the task in a new alloc", x.Version, SpecVersion)
+	case len(x.Args) == 0 || x.Args[0] == "":
+		return errors.New("container: no command was named")
+	case !filepath.IsAbs(x.StateRoot) || x.ID == "" || x.ID[0] == '.' || strings.ContainsAny(x.ID, "/\x00"):
+		return errors.New("container: the command names no task")
+	}
+	return nil
 }
 
 // beside is the process of a task with another command.
