@@ -53,7 +53,7 @@ func TestKilledDuringStart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, Config{})
 			failures := 0
-			for i := range rounds(4, 200) {
+			for i := range rounds(4, 20) {
 				c := r.sh("a/web/0", "echo >>/local/ran; exec sleep 3600")
 				ran := r.dirs.Local + "/ran"
 				_ = os.Remove(ran)
@@ -89,7 +89,7 @@ func TestKilledDuringStart(t *testing.T) {
 // The agent dies in a start: the next one asks again and finds one process.
 func TestAgentDiesInStart(t *testing.T) {
 	r := newRig(t, Config{})
-	for i := range rounds(3, 50) {
+	for i := range rounds(3, 10) {
 		c := r.sh("a/web/0", "exec sleep 3600")
 		require.NoError(t, r.tree.Make(c.Cgroup))
 		var wg sync.WaitGroup
@@ -109,7 +109,7 @@ func TestAgentDiesInStart(t *testing.T) {
 // way: nothing is left, whoever was first.
 func TestDestroyedInStart(t *testing.T) {
 	r := newRig(t, Config{})
-	for i := range rounds(3, 50) {
+	for i := range rounds(3, 10) {
 		c := r.sh("a/web/0", "exec sleep 3600")
 		require.NoError(t, r.tree.Make(c.Cgroup))
 		var wg sync.WaitGroup

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -99,12 +100,15 @@ func (p patient) Start(ctx context.Context, cfg driver.TaskConfig) (*driver.Hand
 	return h, err
 }
 
-// below returns the children of a process.
+// below returns the children of a process, whichever of its threads forked them.
 func below(pid int) (l []int) {
-	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
-	for _, f := range strings.Fields(string(b)) {
-		n, _ := strconv.Atoi(f)
-		l = append(l, n)
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, name := range tasks {
+		b, _ := os.ReadFile(name)
+		for _, f := range strings.Fields(string(b)) {
+			n, _ := strconv.Atoi(f)
+			l = append(l, n)
+		}
 	}
 	return l
 }
