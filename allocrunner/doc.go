@@ -62,4 +62,32 @@
 // A plain life costs three transactions of its own (received, running, ended), one
 // less where the host has saved the alloc itself (Save), one more where postrun or
 // prekill hooks exist, and one for each hook state that changed.
+//
+// # Who may ask for what
+//
+//	method      answers when             errors                          what comes of it
+//	Update      the version is on disk   ErrStale, ReplaceError          update hooks, then the tasks'; a stop
+//	                                                                     waits for no hook
+//	Kill        the wish is on disk      ErrTerminal, ErrNotDurable      the drawing's lower line; a later one only
+//	                                                                     makes it quicker and wider
+//	Restart     the wish is on disk      ErrTerminal, ErrUnknownTask,    pretaskrestart hooks, kill order, a new
+//	                                     taskrunner.ErrNotRunning        attempt each as the gates allow
+//	Signal      the drivers have sent it the same, and the drivers'
+//	Exec, Stats as taskrunner's          ErrTerminal, ErrUnknownTask
+//	SetHealth   the verdict is on disk   ErrHealthSettled                told once per deployment
+//	Destroy     nothing is left          ErrNotOver; what is left        repeat it until it returns nil
+//	Snapshot,   at once                                                  what is on disk
+//	Watch, Explain
+//
+// # What a host must do
+//
+//   - Call Run exactly once for each New, also for an alloc that has ended, and
+//     Destroy when nobody wants to look at it any more. One runner at a time for an
+//     alloc and a store.
+//   - Name the same Store, Scope, Dir, hooks and drivers to the next runner: a hook
+//     that is left out leaves what it holds.
+//   - Hand in each version with a higher ModifyIndex than the last; a change that
+//     needs a new alloc is a ReplaceError and changes nothing.
+//   - Give Checks that outlive agents or answer CheckPending until they know better.
+//   - Prove hooks of its own with allocrunnertest.HookTest.
 package allocrunner

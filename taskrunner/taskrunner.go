@@ -1,33 +1,6 @@
 // Copyright (c) nodekeep authors
 // SPDX-License-Identifier: MPL-2.0
 
-// Package taskrunner runs one task from its first hook to its last, whatever
-// happens to the agent in between.
-//
-//	           prestart    driver      intent      Start      Wait         hooks,
-//	           hooks       prepared    on disk     returned   returned     Destroy
-//	pending ──▶ ready ──────▶ starting ──▶ running ──────────▶ exited ──▶ done ──▶ dead
-//	   ▲                          │           │ kill, restart   │  ▲               stop hooks
-//	   │        start failed      │           └──▶ stopping ────┘  │
-//	   └──────────────────────────┴──────── restart policy ────────┘
-//
-// How to use it: New, then Run in a goroutine of your own. Kill ends the task,
-// cancelling Run's context only lets go of it: the workload lives on, and the
-// next New on the same store finds it again.
-//
-// What is promised:
-//
-//   - One goroutine, the one that calls Run, owns all state. At most one operation
-//     (a chain of hooks, a call of the driver) runs beside it.
-//   - A transition is on disk before anybody sees it, in one transaction with its
-//     events and with what Config.Record adds. The two steps that only repeat
-//     themselves after a crash (pending to ready, exited to pending or done) are
-//     not written on their own.
-//   - A commit that fails never ends Run: it is repeated until it succeeds, nothing
-//     new is started meanwhile, and a kill is carried out from memory.
-//   - Every step can be repeated: the driver's task IDs are <alloc>/<task>/<attempt>.
-//   - Never two lives at once, never a start after an accepted kill, stop hooks at
-//     least once after the last exit.
 package taskrunner
 
 import (
