@@ -37,9 +37,14 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 	if err := l.bind(ctx); err != nil {
 		return nil, err
 	}
-	if runtime.GOOS == "linux" {
+	if runtime.GOOS != "linux" {
+		return l, nil
+	}
+	// One watch for the listener's life: a user has few, and may have none left
+	// later. Where there is none now it works without.
+	if w, err := fsnotify.NewWatcher(); err == nil {
 		ctx, l.stop = context.WithCancel(context.WithoutCancel(ctx))
-		l.keeper.Go(func() { l.keep(ctx) })
+		l.keeper.Go(func() { l.keep(ctx, w) })
 	}
 	return l, nil
 }
@@ -59,6 +64,9 @@ func (l *listener) bind(ctx context.Context) error {
 	}
 	ln.(*net.UnixListener).SetUnlinkOnClose(false) // its name may be another's by then: see Close
 	own, err := os.Lstat(l.path)
+	if err == nil && own.Mode().Type() != fs.ModeSocket {
+		err = errors.New("somebody put something else in its place")
+	}
 	if err == nil && own.Mode().Perm() != 0o600 {
 		err = os.Chmod(l.path, 0o600)
 	}
@@ -77,34 +85,31 @@ func (l *listener) bind(ctx context.Context) error {
 
 // keep makes the socket again when somebody has removed it, until ctx ends. The
 // kernel says so: a watch on the socket itself tells of its name and nothing
-// else. One of a stranger in its place stays, and is watched.
-func (l *listener) keep(ctx context.Context) {
+// else. What a stranger put in its place stays, and is watched.
+func (l *listener) keep(ctx context.Context, w *fsnotify.Watcher) {
+	defer func() { _ = w.Close() }()
 	const first, limit = 100 * time.Millisecond, 30 * time.Second
-	delay := first // between tries where the disk takes no socket, or there is one by now
-	for ctx.Err() == nil {
-		w, err := fsnotify.NewWatcher()
-		if err != nil {
-			return // no more watches for this user: it works without
+	delay := first // between tries where the disk takes no socket, or the kernel no watch
+	for {
+		// What the name meant before is not watched any more; the kernel may have
+		// forgotten it already.
+		_ = w.Remove(l.path)
+		err := w.Add(l.path)
+		if errors.Is(err, fs.ErrNotExist) && l.bind(ctx) == nil {
+			delay = first
+			continue
 		}
 		var again <-chan time.Time
-		if err = w.Add(l.path); errors.Is(err, fs.ErrNotExist) {
-			_ = w.Close()
-			if l.bind(ctx) == nil {
-				delay = first
-				continue
-			}
+		if err != nil {
 			again, delay = time.After(delay), min(2*delay, limit)
-		} else if err != nil {
-			_ = w.Close()
-			return
 		}
 		select {
 		case <-w.Events:
-		case <-w.Errors: //nolint:errcheck // a watch that failed is made anew
+		case <-w.Errors: // events were lost
 		case <-again:
 		case <-ctx.Done():
+			return
 		}
-		_ = w.Close()
 	}
 }
 
