@@ -11,7 +11,7 @@ LINT     := bin/golangci-lint
 
 # Packages whose tests start processes, mount or wait for the real clock; all
 # others run in virtual time and bear many repeats.
-REAL := . ./allocdir ./api/... ./bench/... ./cmd/... ./device/deviceplugin/... ./driver/driverplugin/... ./driver/rawexec/... ./drivermanager ./examples/... \
+REAL := . ./allocdir ./api/... ./bench/... ./cmd/... ./device/deviceplugin/... ./driver/driverplugin/... ./driver/exec/... ./driver/rawexec/... ./drivermanager ./examples/... \
         ./internal/account ./internal/cgroup/... ./internal/pluginproc ./logmon/... ./supervisor/...
 PURE  = $(shell $(GO) list ./... | grep -vxF -f <($(GO) list $(REAL); $(GO) list ./internal/archtest))
 # Tests on one goroutine that go the same way each time: once shows what fifty do.

@@ -109,7 +109,7 @@ var kinds = []struct {
 }
 
 // packages are the prefixes of the errors of our packages.
-var packages = []string{"api", "nodekeep", "allocrunner", "taskrunner", "driver", "drivermanager", "driverplugin", "pluginproc", "pluginwire", "rawexec", "supervisor", "state", "spec", "allocdir", "logmon", "tail", "jobspec", "outbox"}
+var packages = []string{"api", "nodekeep", "allocrunner", "taskrunner", "driver", "drivermanager", "driverplugin", "pluginproc", "pluginwire", "rawexec", "exec", "container", "supervisor", "state", "spec", "allocdir", "logmon", "tail", "jobspec", "outbox"}
 
 // toError makes err fit for the way.
 func toError(err error) (*Error, int) {

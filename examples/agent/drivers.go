@@ -13,13 +13,14 @@ import (
 
 	"github.com/nodekeep/nodekeep"
 	"github.com/nodekeep/nodekeep/api"
+	"github.com/nodekeep/nodekeep/driver/exec"
 	"github.com/nodekeep/nodekeep/driver/rawexec"
 	"github.com/nodekeep/nodekeep/jobspec"
 )
 
 // ownDrivers are those that every node of this program has; run has them on.
 func ownDrivers() []nodekeep.DriverStatus {
-	return []nodekeep.DriverStatus{{Name: rawexec.Name, Detected: true, Healthy: true}}
+	return []nodekeep.DriverStatus{{Name: exec.Name, Detected: true, Healthy: true}, {Name: rawexec.Name, Detected: true, Healthy: true}}
 }
 
 // glanceAtNode is how long a command that needs no node waits for one to answer.

@@ -36,7 +36,7 @@ func TestUnknownDriver(t *testing.T) {
 	jobDir(t)
 	text := "job \"u\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"raw_exce\"\n      config {\n        command = \"true\"\n      }\n    }\n  }\n}\n"
 	require.NoError(t, os.WriteFile("u.hcl", []byte(text), 0o600))
-	place := " Unknown driver \"raw_exce\"\n  u.hcl:4:16\n     4 |       driver = \"raw_exce\"\n       |                ^^^^^^^^^^\n  This node has raw_exec. Did you mean \"raw_exec\"?\n"
+	place := " Unknown driver \"raw_exce\"\n  u.hcl:4:16\n     4 |       driver = \"raw_exce\"\n       |                ^^^^^^^^^^\n  This node has exec, raw_exec. Did you mean \"raw_exec\"?\n"
 	code, out, errs := jobCommandLine(t, "run", "u.hcl")
 	require.Equal(t, 1, code)
 	require.Empty(t, out)

@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/nodekeep/nodekeep/api"
+	"github.com/nodekeep/nodekeep/driver"
 	"github.com/nodekeep/nodekeep/driver/driverconfig"
-	"github.com/nodekeep/nodekeep/driver/rawexec"
 	"github.com/nodekeep/nodekeep/jobspec"
 	"github.com/nodekeep/nodekeep/spec"
 )
@@ -201,17 +201,20 @@ func readJob(name string, flags jobFlags) (p parsedJob, err error) {
 // configFaults tells what is wrong with config blocks, as far as it can be known
 // before the tasks start, of tasks whose driver is linked into this program.
 func configFaults(j *jobspec.Job, file jobspec.File) *jobspec.Error {
-	raw, err := rawexec.New(rawexec.Config{})(nil) // only to ask for its schema
-	if err != nil {
-		return nil
+	schemas := map[string]*driver.Schema{}
+	for _, f := range (nodeConfig{}).drivers() {
+		if d, err := f(nil); err == nil { // only to ask for its schema
+			schemas[d.Info().Name] = d.Info().TaskSchema
+		}
 	}
 	var all jobspec.Error
 	for _, g := range j.Groups {
 		for i, t := range g.Alloc.Tasks {
-			if t.Driver != rawexec.Name {
+			schema := schemas[t.Driver]
+			if schema == nil {
 				continue
 			}
-			for _, err := range parts(driverconfig.Validate(raw.Info().TaskSchema, t.Config, t.Origin)) {
+			for _, err := range parts(driverconfig.Validate(schema, t.Config, t.Origin)) {
 				all.Diagnostics = append(all.Diagnostics, diagnostic(err, t.Name, g.Tree.All("task")[i].Range, file))
 			}
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/nodekeep/nodekeep"
 	"github.com/nodekeep/nodekeep/api"
 	"github.com/nodekeep/nodekeep/devicemanager"
+	"github.com/nodekeep/nodekeep/driver/exec"
 	"github.com/nodekeep/nodekeep/driver/rawexec"
 	"github.com/nodekeep/nodekeep/drivermanager"
 	"github.com/nodekeep/nodekeep/hooks/core"
@@ -40,6 +41,8 @@ type nodeConfig struct {
 	dir        string
 	runtimeDir string // "" is the agent's default
 	rawExec    bool
+	isolated   bool // driver exec is on; where a machine has no containers it says so
+	keepBin    bool // a copy of this program, which upgrades leave alone
 	noExec     bool // no commands beside tasks
 	plugins    drivermanager.Config
 	devices    devicemanager.Config
@@ -70,7 +73,7 @@ func openNode(ctx context.Context, cfg nodeConfig) (_ *node, err error) {
 	agent, err := nodekeep.New(nodekeep.Config{
 		DataDir:    cfg.dir,
 		RuntimeDir: cfg.runtimeDir,
-		Drivers:    []nodekeep.DriverFunc{rawexec.New(rawexec.Config{Enabled: cfg.rawExec, HowToEnable: "start it with nodekeep serve --enable-raw-exec"})},
+		Drivers:    cfg.drivers(),
 		Plugins:    cfg.plugins,
 		Devices:    cfg.devices,
 		Storage:    nodekeep.Storage{HostVolumes: cfg.volumes},
@@ -84,6 +87,19 @@ func openNode(ctx context.Context, cfg nodeConfig) (_ *node, err error) {
 		return nil, errors.Join(err, ln.Close())
 	}
 	return &node{agent: agent, ln: ln, dir: cfg.dir, log: cfg.log}, nil
+}
+
+// drivers are those of this program. What exec tasks may do is the strictest: not
+// root, no namespace of the host's, the default capabilities.
+func (cfg nodeConfig) drivers() []nodekeep.DriverFunc {
+	isolated := exec.Config{Disabled: !cfg.isolated}
+	if cfg.keepBin {
+		isolated.BinDir = filepath.Join(cfg.dir, "bin")
+	}
+	return []nodekeep.DriverFunc{
+		rawexec.New(rawexec.Config{Enabled: cfg.rawExec, HowToEnable: "start it with nodekeep serve --enable-raw-exec"}),
+		exec.New(isolated),
+	}
 }
 
 // cannotStart says what helps where the data directory does not take what a node

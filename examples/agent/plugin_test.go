@@ -121,7 +121,7 @@ func TestNodeAndPlugins(t *testing.T) {
 	require.Equal(t, 1, b.nk("apply", job, "--wait", "complete").code)
 	require.Equal(t, 7, *b.ps()["hello"].Tasks[0].ExitCode)
 	require.Equal(t, "hello from main\n", b.ok("logs", "hello"))
-	b.refused(1, "This node has pipes, raw_exec, remote.", "apply", b.driverJob("nobody", "no", "batch", "true", ""))
+	b.refused(1, "This node has exec, pipes, raw_exec, remote.", "apply", b.driverJob("nobody", "no", "batch", "true", ""))
 
 	b.refused(2, "--plugin-dir /no/such: is no directory", "serve", "--plugin-dir", "/no/such")
 	bad := filepath.Join(t.TempDir(), "bad.json")

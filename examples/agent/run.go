@@ -31,7 +31,7 @@ directory is removed with the job's logs and files, unless --keep is given.
 
 Ctrl-C stops the job in order, a second one kills it. When the terminal goes the
 tasks stay: run the file again to attach to them. Exit code 0 if the job
-completed, 1 if it failed, 130 after Ctrl-C. Driver raw_exec is on.`,
+completed, 1 if it failed, 130 after Ctrl-C. Drivers raw_exec and exec are on.`,
 	bind: func(a *app, fs *flag.FlagSet) func(context.Context, []string) error {
 		r := runConfig{}
 		r.jobs.bind(fs)
@@ -90,7 +90,7 @@ func (a *app) runFiles(ctx context.Context, files []string, cfg runConfig) error
 			job: job, out: out, ask: ask, detach: cfg.detach, keep: cfg.keep,
 			node: nodeConfig{
 				dir:     filepath.Join(data, "run", escape(job.Namespace)+"."+escape(job.ID)),
-				rawExec: true, log: log, volumes: cfg.volumes.volumes,
+				rawExec: true, isolated: true, log: log, volumes: cfg.volumes.volumes,
 			},
 		}
 		if cfg.runtimeDir != "" {

@@ -22,6 +22,7 @@ and leaves the tasks running: the next serve takes them over. Stop tasks with
 "nodekeep stop". Under systemd use KillMode=process.`,
 	bind: func(a *app, fs *flag.FlagSet) func(context.Context, []string) error {
 		raw := fs.Bool("enable-raw-exec", false, "run plain processes without isolation (driver raw_exec)")
+		isolated := fs.Bool("enable-exec", true, "run isolated processes (driver exec), where this machine can")
 		noExec := fs.Bool("disable-exec", false, "refuse nodekeep exec on this node")
 		runtimeDir := ""
 		fs.Var(dirFlag{&runtimeDir}, "runtime-dir", "`DIR` for sockets and FIFOs, best on tmpfs; default below /run/nodekeep for root")
@@ -42,7 +43,7 @@ and leaves the tasks running: the next serve takes them over. Stop tasks with
 			if err != nil {
 				return err
 			}
-			return a.serve(ctx, nodeConfig{dir: dir, runtimeDir: runtimeDir, rawExec: *raw, noExec: *noExec, plugins: cfg, devices: found, volumes: volumes.volumes})
+			return a.serve(ctx, nodeConfig{dir: dir, runtimeDir: runtimeDir, rawExec: *raw, isolated: *isolated, keepBin: *isolated, noExec: *noExec, plugins: cfg, devices: found, volumes: volumes.volumes})
 		}
 	},
 }
