@@ -7,14 +7,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nodekeep/nodekeep/internal/keeper"
 	"github.com/nodekeep/nodekeep/state"
 )
 
@@ -77,7 +75,7 @@ func (c *Config) Validate() error {
 		patterns []string
 	}{{"Allow", c.Allow}, {"Deny", c.Deny}} {
 		for i, p := range l.patterns {
-			if _, err := path.Match(p, ""); err != nil || p == "" {
+			if !keeper.Pattern(p) {
 				bad(fmt.Sprintf("%s[%d]", l.field, i), p, "must be a name or a shell pattern such as nvidia*")
 			}
 		}
@@ -114,18 +112,5 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// environment is what programs see of ours.
-func (c *Config) environment() (env []string) {
-	for _, name := range c.Env {
-		if v, ok := os.LookupEnv(name); ok {
-			env = append(env, name+"="+v)
-		}
-	}
-	return env
-}
-
 // allowed says whether a program of that name may be used.
-func (c *Config) allowed(name string) bool {
-	match := func(p string) bool { ok, _ := path.Match(p, name); return ok }
-	return !slices.ContainsFunc(c.Deny, match) && (len(c.Allow) == 0 || slices.ContainsFunc(c.Allow, match))
-}
+func (c *Config) allowed(name string) bool { return keeper.Allowed(name, c.Allow, c.Deny) }

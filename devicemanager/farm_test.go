@@ -30,6 +30,7 @@ type farm struct {
 
 type program struct {
 	fake     *devicetest.Fake // the machine's devices; each process sees the same
+	id       string           // of the program
 	fails    []error          // of launches to come
 	quits    int              // processes to come that end at once
 	launches []time.Time
@@ -46,7 +47,7 @@ func newFarm(fakes ...*devicetest.Fake) *farm {
 
 func (f *farm) List() (list []devicemanager.Program, err error) {
 	for n := range f.programs {
-		list = append(list, devicemanager.Program{Name: n, ID: "1"})
+		list = append(list, devicemanager.Program{Name: n, ID: f.programs[n].id})
 	}
 	slices.SortFunc(list, func(a, b devicemanager.Program) int { return strings.Compare(a.Name, b.Name) })
 	return list, nil

@@ -5,11 +5,8 @@ package devicemanager
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -18,16 +15,13 @@ import (
 
 	"github.com/nodekeep/nodekeep/device"
 	"github.com/nodekeep/nodekeep/driver"
+	"github.com/nodekeep/nodekeep/internal/keeper"
 )
 
 const (
 	// launchTimeout bounds the start of a program, closeTimeout its end.
 	launchTimeout = 2 * time.Minute
 	closeTimeout  = 10 * time.Second
-	// firstBackoff is the pause before the second start in a row; the first comes at
-	// once. A program that stayed for steady is new.
-	firstBackoff = 500 * time.Millisecond
-	steady       = time.Minute
 )
 
 // instance is one program and its process.
@@ -37,6 +31,7 @@ type instance struct {
 	program  Program
 	set      Settings
 	log      hclog.Logger
+	wake     chan struct{} // has something when the program was replaced
 
 	// under m.mu
 	cur         device.Plugin // nil while no process runs
@@ -54,27 +49,14 @@ type instance struct {
 
 // run keeps the program running until ctx ends.
 func (i *instance) run(ctx context.Context) {
-	var wait time.Duration
-	for {
-		began := time.Now()
-		err := i.live(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case errors.Is(err, device.ErrDisabled), errors.Is(err, ErrOtherKind), errors.Is(err, driver.ErrNotImplemented):
+	keeper.Keep(ctx, i.m.cfg.MaxBackoff, i.wake, i.live, func(err error, text string) bool {
+		if errors.Is(err, device.ErrDisabled) || errors.Is(err, ErrOtherKind) || errors.Is(err, driver.ErrNotImplemented) {
 			i.refuse(err)
-			return
-		case time.Since(began) > steady:
-			wait = 0
-		}
-		text := err.Error()
-		if wait > 0 {
-			text += "; it is started again in " + wait.String()
+			return true
 		}
 		i.lose(driver.Unhealthy, text)
-		pause(ctx, wait)
-		wait = min(max(2*wait, firstBackoff), i.m.cfg.MaxBackoff)
-	}
+		return false
+	})
 }
 
 // live starts the program and serves it until its process or ctx ends, or it
@@ -95,11 +77,13 @@ func (i *instance) live(ctx context.Context) (err error) {
 	select {
 	case <-p.Done():
 		err = fmt.Errorf("the plugin's process ended: %s", p.How())
+	case <-i.wake:
+		err = keeper.ErrReplaced
 	case <-own.Done():
 		err = context.Cause(own)
 	}
 	cancel(nil)
-	i.leave(ctx.Err() == nil)
+	i.leave(ctx.Err() == nil && !errors.Is(err, keeper.ErrReplaced))
 	streams.Wait()
 	end, stop := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer stop()
@@ -112,18 +96,17 @@ func (i *instance) live(ctx context.Context) (err error) {
 func (i *instance) launch(ctx context.Context) (Plugin, error) {
 	ctx, cancel := context.WithTimeout(ctx, launchTimeout)
 	defer cancel()
-	var random [4]byte
-	_, _ = rand.Read(random[:]) // never fails
-	return i.launcher.Launch(ctx, i.program.Name, Launch{Dir: filepath.Join(i.m.cfg.Dir, hex.EncodeToString(random[:])), Args: i.set.Args,
-		Env: i.m.cfg.environment(), Config: i.set.Config, Log: i.log})
+	return i.launcher.Launch(ctx, i.program.Name, Launch{Dir: keeper.LaunchDir(i.m.cfg.Dir), Args: i.set.Args,
+		Env: keeper.Environment(i.m.cfg.Env), Config: i.set.Config, Log: i.log})
 }
 
 func (i *instance) enter(p Plugin) {
 	i.m.mu.Lock()
 	defer i.m.mu.Unlock()
 	i.cur, i.info, i.pid = p.Device(), p.Device().Info(), p.PID()
+	i.refused, i.other = false, false
 	i.life++
-	i.m.notify()
+	i.m.mu.Notify()
 }
 
 func (i *instance) leave(died bool) {
@@ -133,7 +116,7 @@ func (i *instance) leave(died bool) {
 	if died {
 		i.restarts++
 	}
-	i.m.notify()
+	i.m.mu.Notify()
 }
 
 // refuse makes the program one that is not used; m.mu is not held.
@@ -165,7 +148,7 @@ func (i *instance) lose(health driver.HealthState, why string) {
 			i.groups[g].Instances[n].Healthy, i.groups[g].Instances[n].Description = false, why
 		}
 	}
-	m.notify()
+	m.mu.Notify()
 }
 
 // found makes these the plugin's devices.
@@ -179,13 +162,13 @@ func (i *instance) found(groups []device.Group) {
 		i.log.Info("devices found", "groups", len(groups))
 	}
 	i.health, i.description, i.groups, i.current = driver.Healthy, "", groups, true
-	i.m.notify()
+	i.m.mu.Notify()
 }
 
 // fingerprints reads what the plugin finds until ctx ends. A stream that ends, or
 // says nothing, is opened again, a little later each time. An error is final.
 func (i *instance) fingerprints(ctx context.Context, p device.Plugin) error {
-	for wait := firstBackoff; ctx.Err() == nil; wait = min(2*wait, i.m.cfg.MaxBackoff) {
+	for wait := keeper.FirstPause; ctx.Err() == nil; wait = keeper.Longer(wait, i.m.cfg.MaxBackoff) {
 		c, err := p.Fingerprint(ctx)
 		if err == nil {
 			err = errors.New("the plugin ended its fingerprints")
@@ -203,7 +186,7 @@ func (i *instance) fingerprints(ctx context.Context, p device.Plugin) error {
 					}
 					continue
 				}
-				wait = firstBackoff
+				wait = keeper.FirstPause
 				i.found(fp.Groups)
 			}
 		}
@@ -216,20 +199,20 @@ func (i *instance) fingerprints(ctx context.Context, p device.Plugin) error {
 			return nil // its end is seen by itself
 		}
 		i.lose(driver.Unhealthy, err.Error())
-		pause(ctx, wait)
+		keeper.Pause(ctx, wait)
 	}
 	return nil
 }
 
 // stats hands on what the plugin's processes measure, until ctx or Run ends.
 func (i *instance) stats(ctx context.Context, interval time.Duration, out chan<- device.Stats) {
-	m, mute, wait := i.m, 0, firstBackoff // mute is a life that measures nothing
+	m, mute, wait := i.m, 0, keeper.FirstPause // mute is a life that measures nothing
 	for {
 		var cur device.Plugin
 		var now int
 		var over bool
-		err := m.await(ctx, func() bool {
-			cur, now, over = i.cur, i.life, m.ended || i.refused
+		err := m.mu.Await(ctx, 0, func() bool {
+			cur, now, over = i.cur, i.life, m.ended
 			return over || cur != nil && now != mute
 		})
 		if err != nil || over {
@@ -243,11 +226,11 @@ func (i *instance) stats(ctx context.Context, interval time.Duration, out chan<-
 			mute = now
 			continue
 		case got:
-			wait = firstBackoff
+			wait = keeper.FirstPause
 		}
 		i.log.Debug("statistics end", "error", err)
-		pause(ctx, wait)
-		wait = min(2*wait, m.cfg.MaxBackoff)
+		keeper.Pause(ctx, wait)
+		wait = keeper.Longer(wait, m.cfg.MaxBackoff)
 	}
 }
 
@@ -259,7 +242,7 @@ func (i *instance) measure(ctx context.Context, p device.Plugin, life int, inter
 	defer watch.Wait()
 	defer cancel()
 	watch.Go(func() {
-		if i.m.await(ctx, func() bool { return i.cur == nil || i.life != life }) == nil {
+		if i.m.mu.Await(ctx, 0, func() bool { return i.cur == nil || i.life != life }) == nil {
 			cancel()
 		}
 	})

@@ -8,12 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/nodekeep/nodekeep/device"
 	"github.com/nodekeep/nodekeep/driver"
 	"github.com/nodekeep/nodekeep/internal/bootclock"
+	"github.com/nodekeep/nodekeep/internal/keeper"
 )
 
 // ErrRunning says that Run was called twice.
@@ -22,12 +22,11 @@ var ErrRunning = errors.New("devicemanager: runs already")
 // Manager holds the devices of a node. Its methods may be called from any
 // goroutine, also before Run and after it.
 type Manager struct {
-	cfg   Config
-	insts []*instance // does not change
-	boot  string
+	cfg  Config
+	boot string
 
-	mu      sync.Mutex
-	change  chan struct{} // closed and made anew whenever anything below changes
+	mu      keeper.Mutex // notified of all below
+	insts   []*instance  // grows
 	started bool
 	ended   bool
 	holds   map[Owner]*hold
@@ -71,11 +70,25 @@ func New(cfg Config) (*Manager, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	m := &Manager{cfg: cfg.withDefaults(), boot: bootclock.System().Now().Boot, change: make(chan struct{}),
-		holds: map[Owner]*hold{}, taken: map[place]Owner{}, stale: map[Owner]bool{}}
+	m := &Manager{cfg: cfg.withDefaults(), boot: bootclock.System().Now().Boot, holds: map[Owner]*hold{}, taken: map[place]Owner{}, stale: map[Owner]bool{}}
+	err := m.Rescan()
+	for name, set := range m.cfg.Programs {
+		if !set.Disabled && !slices.ContainsFunc(m.insts, func(i *instance) bool { return i.program.Name == name }) {
+			m.cfg.Log.Warn("there are settings for a program that is not there, or not allowed", "program", name)
+		}
+	}
+	return m, errors.Join(err, m.load())
+}
+
+// Rescan reads the lists of the launchers again: for an operator who changed a
+// directory of programs, since nobody watches it. New ones are started, one that was
+// replaced is ended and the new one started; tasks keep their devices. One that is
+// gone is left as it is. Rescan does not wait for any of that; the error is that of
+// a list, and the others were read.
+func (m *Manager) Rescan() error {
 	var errs []error
 	seen := map[string]bool{}
-	for _, l := range cfg.Launchers {
+	for _, l := range m.cfg.Launchers {
 		list, err := l.List()
 		errs = append(errs, err)
 		for _, p := range list {
@@ -84,18 +97,32 @@ func New(cfg Config) (*Manager, error) {
 				continue
 			}
 			seen[p.Name] = true
-			if set := m.cfg.Programs[p.Name]; !set.Disabled && m.cfg.allowed(p.Name) {
-				m.insts = append(m.insts, &instance{m: m, launcher: l, program: p, set: set, log: m.cfg.Log.Named(p.Name)})
-			}
+			m.offer(l, p)
 		}
 	}
-	for name := range m.cfg.Programs {
-		if !seen[name] {
-			m.cfg.Log.Warn("there are settings for a program that is not there", "program", name)
+	return errors.Join(errs...)
+}
+
+// offer takes a program that a launcher has.
+func (m *Manager) offer(l Launcher, p Program) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	at := slices.IndexFunc(m.insts, func(i *instance) bool { return i.program.Name == p.Name })
+	set := m.cfg.Programs[p.Name]
+	switch {
+	case set.Disabled || !m.cfg.allowed(p.Name):
+	case at < 0:
+		m.insts = append(m.insts, &instance{m: m, launcher: l, program: p, set: set, log: m.cfg.Log.Named(p.Name), wake: make(chan struct{}, 1)})
+		m.mu.Notify()
+	case m.insts[at].program.ID != p.ID:
+		i := m.insts[at]
+		i.log.Info("the program was replaced")
+		i.program.ID = p.ID
+		select {
+		case i.wake <- struct{}{}:
+		default:
 		}
 	}
-	errs = append(errs, m.load())
-	return m, errors.Join(errs...)
 }
 
 // Run starts and keeps all plugins until ctx ends. Then it ends their processes and
@@ -107,6 +134,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		return ErrRunning
 	}
 	m.started = true
+	m.mu.Notify()
 	m.mu.Unlock()
 	if m.cfg.Dir != "" {
 		for _, l := range m.cfg.Launchers {
@@ -115,40 +143,12 @@ func (m *Manager) Run(ctx context.Context) error {
 			}
 		}
 	}
-	var all sync.WaitGroup
-	for _, i := range m.insts {
-		all.Go(func() { i.run(ctx) })
-	}
-	all.Wait()
+	keeper.Each(ctx, &m.mu, func() ([]*instance, bool) { return m.insts, false }, func(i *instance) { i.run(ctx) })
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.ended = true
-	m.notify()
+	m.mu.Notify()
 	return nil
-}
-
-// notify wakes all who wait for a change; m.mu is held.
-func (m *Manager) notify() {
-	close(m.change)
-	m.change = make(chan struct{})
-}
-
-// await calls look, with m.mu held, after every change until it says true or ctx
-// ends, and returns what ended it.
-func (m *Manager) await(ctx context.Context, look func() bool) error {
-	for {
-		m.mu.Lock()
-		ok, change := look(), m.change
-		m.mu.Unlock()
-		if ok {
-			return nil
-		}
-		select {
-		case <-change:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
 }
 
 // silent names the plugins whose word is awaited: those that have not spoken yet,
@@ -168,7 +168,7 @@ func (m *Manager) Ready(ctx context.Context) (silent []string) {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Wait)
 	defer cancel()
 	// Whatever ended the wait, the silent ones tell.
-	_ = m.await(ctx, func() bool {
+	_ = m.mu.Await(ctx, 0, func() bool {
 		return m.ended || m.started && !slices.ContainsFunc(m.insts, func(i *instance) bool { return i.health == "" })
 	})
 	m.mu.Lock()
@@ -222,31 +222,7 @@ func (m *Manager) devices() (out []Group) {
 // Watch streams Devices, the present ones at once, then after changes; a slow
 // reader gets the newest. The channel is closed when ctx or Run ends.
 func (m *Manager) Watch(ctx context.Context) <-chan []Group {
-	out := make(chan []Group)
-	go func() { // until ctx ends, which the reader of out sees
-		defer close(out)
-		for {
-			m.mu.Lock()
-			now, change, ended := m.devices(), m.change, m.ended
-			m.mu.Unlock()
-			select {
-			case out <- now:
-			case <-change:
-				continue
-			case <-ctx.Done():
-				return
-			}
-			if ended {
-				return
-			}
-			select {
-			case <-change:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return out
+	return keeper.Watch(ctx, &m.mu, func() ([]Group, bool) { return m.devices(), m.ended })
 }
 
 // Stats streams what the plugins measure, each plugin's devices by themselves,
@@ -259,22 +235,9 @@ func (m *Manager) Stats(ctx context.Context, interval time.Duration) <-chan devi
 	out := make(chan device.Stats)
 	go func() {
 		defer close(out)
-		var all sync.WaitGroup
-		for _, i := range m.insts {
-			all.Go(func() { i.stats(ctx, interval, out) })
-		}
-		all.Wait()
+		keeper.Each(ctx, &m.mu, func() ([]*instance, bool) { return m.insts, m.ended }, func(i *instance) { i.stats(ctx, interval, out) })
 	}()
 	return out
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }
 
 // say is an error about something of a plugin.

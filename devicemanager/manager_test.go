@@ -46,6 +46,19 @@ func TestSideBySide(t *testing.T) {
 	})
 }
 
+// No plugins are nothing to wait for.
+func TestNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAgent(t, devicemanager.Config{})
+		defer a.stop()
+		began := time.Now()
+		require.Empty(t, a.Ready(t.Context()))
+		_, err := a.get("a", wants(ask("gpu", 1)))
+		require.ErrorIs(t, err, devicemanager.ErrNoDevice)
+		require.Zero(t, time.Since(began))
+	})
+}
+
 // FF-072: an empty list is a first word.
 func TestEmptyIsAWord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -105,6 +118,47 @@ func TestUnstable(t *testing.T) {
 		require.Len(t, f.launched("driver"), 1)
 		require.Less(t, len(f.launched("broken")), 80, "once a minute")
 		require.Greater(t, len(f.launched("broken")), 50)
+	})
+}
+
+// New programs are started when the directory is read again, replaced ones are
+// started anew: tasks keep what they have, statistics go on, and one that was refused
+// has another chance.
+func TestRescan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFarm(gpus("x", "a"), gpus("off"))
+		f.programs["off"].fails = []error{devicemanager.ErrOtherKind}
+		a := newAgent(t, devicemanager.Config{Launchers: []devicemanager.Launcher{f}, Deny: []string{"denied"}})
+		defer a.stop()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		stats := a.Stats(ctx, time.Second)
+		<-stats
+		require.Equal(t, []string{"x/a"}, a.must("one", wants(ask("gpu", 1))))
+		require.NoError(t, a.Rescan())
+		synctest.Wait()
+		require.Len(t, f.launched("x"), 1, "nothing has changed")
+
+		f.mu.Lock()
+		f.programs["x"].id, f.programs["off"].id = "2", "2"
+		f.programs["off"].fake.Set(devicetest.Make("acme/gpu/off", nil, "c"))
+		for name, p := range newFarm(gpus("y", "b"), gpus("denied", "d")).programs {
+			f.programs[name] = p
+		}
+		f.mu.Unlock()
+		require.NoError(t, a.Rescan())
+		synctest.Wait()
+		require.Len(t, f.launched("x"), 2)
+		require.Zero(t, a.Status()[1].Restarts, "that was no death")
+		require.Empty(t, f.launched("denied"))
+		require.Equal(t, []string{"x/a"}, a.must("one", wants(ask("gpu", 1))))
+		require.Len(t, a.must("two", wants(ask("acme/gpu/y", 1), ask("acme/gpu/off", 1))), 2)
+		seen := map[string]bool{}
+		for len(seen) < 3 {
+			for _, g := range (<-stats).Groups {
+				seen[g.Name] = true
+			}
+		}
 	})
 }
 

@@ -126,7 +126,7 @@ func check(requests []spec.DeviceRequest) error {
 // hold chooses devices and keeps them for the task, or finds what it has.
 func (m *Manager) hold(ctx context.Context, o Owner, res *spec.Resources) (h *hold, err error) {
 	var last error
-	ended := m.await(ctx, func() bool {
+	ended := m.mu.Await(ctx, 0, func() bool {
 		var final bool
 		h, final, last = m.try(o, res)
 		return last == nil || final
@@ -262,7 +262,7 @@ func (m *Manager) take(o Owner, h *hold) {
 			m.taken[place{groupID(&h.Given[n]), id}] = o
 		}
 	}
-	m.notify()
+	m.mu.Notify()
 }
 
 // free notes that it has them no more, here and with the next write in the store;
@@ -277,7 +277,7 @@ func (m *Manager) free(o Owner) {
 		m.stale[o] = true
 	}
 	maps.DeleteFunc(m.taken, func(_ place, by Owner) bool { return by == o })
-	m.notify()
+	m.mu.Notify()
 }
 
 // complete asks the plugins what the task needs and writes all of it down. After an
@@ -337,7 +337,7 @@ func (m *Manager) askOne(ctx context.Context, d *spec.DeviceInstance) (r device.
 	err = errors.New("devicemanager: it is not there")
 	for {
 		var cur device.Plugin
-		over := m.await(ctx, func() bool {
+		over := m.mu.Await(ctx, 0, func() bool {
 			if v, ok := m.find(d); ok {
 				i = v.inst
 			}

@@ -4,6 +4,7 @@
 package drivermanager_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,6 +34,7 @@ type program struct {
 	id     string
 	fake   *drivertest.Fake // the machine; each process is another driver in front of it
 	fails  int              // launches to come that fail
+	refuse error            // why all fail
 	slow   time.Duration
 	stale  bool // no reattach
 	events chan driver.Event
@@ -64,7 +66,7 @@ func (f *farm) Launch(ctx context.Context, name string, l drivermanager.Launch) 
 	p := f.program(name)
 	f.mu.Lock()
 	p.launches = append(p.launches, l)
-	slow, fails := p.slow, p.fails > 0
+	slow, fails, refuse := p.slow, p.fails > 0, p.refuse
 	if fails {
 		p.fails--
 	}
@@ -76,8 +78,8 @@ func (f *farm) Launch(ctx context.Context, name string, l drivermanager.Launch) 
 			return nil, context.Cause(ctx)
 		}
 	}
-	if fails {
-		return nil, errors.New("its engine is not there")
+	if fails || refuse != nil {
+		return nil, cmp.Or(refuse, errors.New("its engine is not there"))
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -5,13 +5,11 @@ package drivermanager
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -19,6 +17,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nodekeep/nodekeep/driver"
+	"github.com/nodekeep/nodekeep/internal/keeper"
 )
 
 const (
@@ -29,10 +28,6 @@ const (
 	recoverTimeout = 30 * time.Second
 	recoverMany    = 16
 	closeTimeout   = 10 * time.Second
-	// firstBackoff is the pause before the second start in a row; the first comes
-	// at once. A program that stayed for steady is new.
-	firstBackoff = 500 * time.Millisecond
-	steady       = time.Minute
 )
 
 // errRefused says that a program may not be used, whatever it does.
@@ -43,12 +38,14 @@ var errRefused = errors.New("drivermanager: refused")
 type instance struct {
 	m        *Manager
 	launcher Launcher
-	launch   int // of Config.Launchers
-	program  Program
+	launch   int     // of Config.Launchers
+	program  Program // its ID is shared
 	set      Settings
 	rank     int
 	log      hclog.Logger
 	stored   *stored
+	print    string        // of what the process was started with
+	wake     chan struct{} // has something when the program was replaced
 	evict    chan struct{} // closed when another took its driver's name
 	gone     sync.Once
 
@@ -97,61 +94,58 @@ func (i *instance) say(fp driver.Fingerprint) {
 		i.log.Info("driver", "health", fp.Health, "description", fp.Description)
 	}
 	i.health, i.description, i.attributes = fp.Health, fp.Description, fp.Attributes
-	m.notify()
+	m.mu.Notify()
 }
 
 // run keeps the program running until ctx ends.
 func (i *instance) run(ctx context.Context) {
-	var wait time.Duration
-	for {
-		began := time.Now()
-		p, err := i.obtain(ctx)
-		if err == nil {
-			err = i.serve(ctx, p)
+	keeper.Keep(ctx, i.m.cfg.MaxBackoff, i.wake, i.live, func(err error, text string) bool {
+		other := errors.Is(err, ErrOtherKind)
+		useless := other || errors.Is(err, errRefused)
+		fp := driver.Fingerprint{Health: driver.Unhealthy, Description: text}
+		if useless {
+			fp.Description = err.Error()
 		}
-		switch {
-		case ctx.Err() != nil:
-			return
-		case errors.Is(err, errRefused), errors.Is(err, ErrOtherKind):
-			health := driver.Unhealthy
-			if errors.Is(err, ErrOtherKind) {
-				health = driver.Undetected
-			}
-			i.refuse(health == driver.Undetected)
-			i.say(driver.Fingerprint{Health: health, Description: err.Error()})
-			<-ctx.Done()
-			return
-		case time.Since(began) > steady:
-			wait = 0
+		if other {
+			fp.Health = driver.Undetected
 		}
-		text := err.Error()
-		if wait > 0 {
-			text += "; it is started again in " + wait.String()
-		}
-		i.say(driver.Fingerprint{Health: driver.Unhealthy, Description: text})
-		t := time.NewTimer(wait)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-		}
-		t.Stop()
-		wait = min(max(2*wait, firstBackoff), i.m.cfg.MaxBackoff)
+		i.judge(useless, other)
+		i.say(fp)
+		return useless
+	})
+}
+
+// live starts the program, or finds its process again, and serves it to its end.
+func (i *instance) live(ctx context.Context) error {
+	i.judge(false, false)
+	p, err := i.obtain(ctx)
+	if err != nil {
+		return err
+	}
+	return i.serve(ctx, p)
+}
+
+// judge says whether the program is refused. One that lost its driver's name is.
+func (i *instance) judge(refused, other bool) {
+	i.m.mu.Lock()
+	defer i.m.mu.Unlock()
+	select {
+	case <-i.evict:
+	default:
+		i.refused, i.other = refused, other
 	}
 }
 
-func (i *instance) refuse(other bool) {
+// fingerprint changes with everything that a process keeps from its start.
+func (i *instance) fingerprint() string {
 	i.m.mu.Lock()
-	defer i.m.mu.Unlock()
-	i.refused, i.other = true, other
-}
-
-// print changes with everything that a process keeps from its start.
-func (i *instance) print() string {
+	id := i.program.ID
+	i.m.mu.Unlock()
 	b, err := json.Marshal(struct {
 		ID  string
 		Set Settings
 		Env []string
-	}{i.program.ID, i.set, i.m.cfg.environment()})
+	}{id, i.set, keeper.Environment(i.m.cfg.Env)})
 	if err != nil {
 		return "" // as raw JSON that is none: it is refused when it is decoded
 	}
@@ -160,14 +154,13 @@ func (i *instance) print() string {
 }
 
 func (i *instance) spec() Launch {
-	var random [4]byte
-	_, _ = rand.Read(random[:]) // never fails
-	return Launch{Dir: filepath.Join(i.m.cfg.Dir, hex.EncodeToString(random[:])), Args: i.set.Args, Env: i.m.cfg.environment(),
+	return Launch{Dir: keeper.LaunchDir(i.m.cfg.Dir), Args: i.set.Args, Env: keeper.Environment(i.m.cfg.Env),
 		Config: i.set.Config, Node: i.m.cfg.Node, Log: i.log}
 }
 
 // obtain finds the process of an earlier agent again or starts a new one.
 func (i *instance) obtain(ctx context.Context) (Plugin, error) {
+	i.print = i.fingerprint()
 	if s := i.stored; s != nil {
 		i.stored = nil
 		p, err := i.reattach(ctx, s)
@@ -197,7 +190,7 @@ func (i *instance) reattach(ctx context.Context, s *stored) (Plugin, error) {
 		return nil, err
 	}
 	// A process keeps the configuration it was started with.
-	if s.Print != i.print() {
+	if s.Print != i.print {
 		return nil, errors.Join(errors.New("program or settings have changed"), p.Close(ctx))
 	}
 	return p, nil
@@ -208,7 +201,7 @@ func (i *instance) record(p Plugin, name string) error {
 	if rec == nil || i.m.cfg.Records == nil {
 		return nil
 	}
-	raw, err := json.Marshal(stored{Launcher: i.launch, Driver: name, Print: i.print(), Record: rec})
+	raw, err := json.Marshal(stored{Launcher: i.launch, Driver: name, Print: i.print, Record: rec})
 	if err != nil {
 		return err
 	}
@@ -244,6 +237,8 @@ func (i *instance) serve(ctx context.Context, p Plugin) (err error) {
 		err = fmt.Errorf("the driver's process ended: %s", p.How())
 	case <-i.evict:
 		err = fmt.Errorf("%w: %s", errRefused, taken(info.Name))
+	case <-i.wake:
+		err = keeper.ErrReplaced
 	case <-ctx.Done():
 	}
 	i.withdraw(d, err)
@@ -296,7 +291,7 @@ func (i *instance) publish(d *managed, p Plugin, info driver.Info) bool {
 	}
 	d.life++
 	i.pid = p.PID()
-	i.m.notify()
+	i.m.mu.Notify()
 	return true
 }
 
@@ -307,10 +302,10 @@ func (i *instance) withdraw(d *managed, err error) {
 		d.cur = nil
 	}
 	i.pid = 0
-	if err != nil {
+	if err != nil && !errors.Is(err, keeper.ErrReplaced) {
 		i.restarts++
 	}
-	i.m.notify()
+	i.m.mu.Notify()
 }
 
 func (i *instance) fingerprints(ctx context.Context, d driver.Driver) {
@@ -331,7 +326,7 @@ func (i *instance) events(ctx context.Context, d driver.Driver) {
 	if !ok {
 		return
 	}
-	for wait := firstBackoff; ctx.Err() == nil; wait = min(2*wait, time.Minute) {
+	for wait := keeper.FirstPause; ctx.Err() == nil; wait = keeper.Longer(wait, time.Minute) {
 		ch, err := src.Events(ctx)
 		if errors.Is(err, driver.ErrNotImplemented) || errors.Is(err, driver.ErrPluginGone) {
 			return
@@ -339,14 +334,9 @@ func (i *instance) events(ctx context.Context, d driver.Driver) {
 		if err == nil {
 			for e := range ch {
 				i.m.deliver(i.log, e)
-				wait = firstBackoff
+				wait = keeper.FirstPause
 			}
 		}
-		t := time.NewTimer(wait)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-		}
-		t.Stop()
+		keeper.Pause(ctx, wait)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nodekeep/nodekeep/driver"
+	"github.com/nodekeep/nodekeep/internal/keeper"
 )
 
 // managed is a driver by its name. It implements every part of the contract and
@@ -47,12 +48,12 @@ func (d *managed) current(ctx context.Context, after int, patient bool) (cur dri
 		limit = 0
 	}
 	ended := false
-	err = d.m.await(ctx, limit, func() bool {
+	err = d.m.mu.Await(ctx, limit, func() bool {
 		cur, life, ended = d.cur, d.life, d.m.ended
 		return ended || cur != nil && life > after
 	})
 	switch {
-	case errors.Is(err, errTooLong):
+	case errors.Is(err, keeper.ErrTooLong):
 		return nil, 0, fmt.Errorf("%w: driver %q is not running%s", driver.ErrUnavailable, d.name, d.m.why(d.name))
 	case err != nil:
 		return nil, 0, err
@@ -136,7 +137,7 @@ func (d *managed) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, e
 		var last driver.Fingerprint
 		for first := true; ; {
 			d.m.mu.Lock()
-			i, change, ended := d.by, d.m.change, d.m.ended
+			i, change, ended := d.by, d.m.mu.Changed(), d.m.ended
 			now := driver.Fingerprint{Health: i.health, Description: i.description, Attributes: maps.Clone(i.attributes)}
 			d.m.mu.Unlock()
 			send := out
@@ -309,7 +310,7 @@ func (d *managed) Stats(ctx context.Context, id string, interval time.Duration) 
 func (d *managed) lives(ctx context.Context, life int) bool {
 	const news = time.Second
 	lives := true
-	_ = d.m.await(ctx, news, func() bool { lives = d.cur != nil && d.life == life; return !lives })
+	_ = d.m.mu.Await(ctx, news, func() bool { lives = d.cur != nil && d.life == life; return !lives })
 	return lives
 }
 

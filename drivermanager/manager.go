@@ -11,12 +11,11 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/nodekeep/nodekeep/driver"
+	"github.com/nodekeep/nodekeep/internal/keeper"
 )
 
 var (
@@ -29,12 +28,11 @@ var (
 // Manager holds the drivers of a node. Its methods may be called from any
 // goroutine, also before Run and after it.
 type Manager struct {
-	cfg   Config
-	insts []*instance // does not change
+	cfg Config
 
-	mu      sync.Mutex
+	mu      keeper.Mutex // notified of all below
+	insts   []*instance  // grows
 	drivers map[string]*managed
-	change  chan struct{} // closed and made anew whenever anything below changes
 	started bool
 	ended   bool
 	end     bool // programs end with Run
@@ -65,10 +63,26 @@ func New(cfg Config) (*Manager, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	m := &Manager{cfg: cfg.withDefaults(), drivers: map[string]*managed{}, change: make(chan struct{}), subs: map[owner]*func(driver.Event){}, end: cfg.EndPrograms || cfg.Records == nil}
+	m := &Manager{cfg: cfg.withDefaults(), drivers: map[string]*managed{}, subs: map[owner]*func(driver.Event){}, end: cfg.EndPrograms || cfg.Records == nil}
+	err := m.Rescan()
+	for name := range m.cfg.Programs {
+		if m.instance(name) == nil && !m.cfg.Programs[name].Disabled {
+			m.cfg.Log.Warn("there are settings for a program that is not there, or not allowed", "program", name)
+		}
+	}
+	return m, err
+}
+
+// Rescan reads the lists of the launchers again: for an operator who changed a
+// directory of programs, since nobody watches it. New ones are started. One that was replaced is ended in
+// order, and its tasks are given to the new one, which their waiters do not notice.
+// One that is gone is left as it is; the next agent does not use it. A new program
+// takes no driver's name from one that is there. Rescan does not wait for any of
+// that; the error is that of a list, and the others were read.
+func (m *Manager) Rescan() error {
 	var errs []error
 	seen := map[string]bool{}
-	for n, l := range cfg.Launchers {
+	for n, l := range m.cfg.Launchers {
 		list, err := l.List()
 		errs = append(errs, err)
 		for _, p := range list {
@@ -77,22 +91,37 @@ func New(cfg Config) (*Manager, error) {
 				continue
 			}
 			seen[p.Name] = true
-			if set := m.cfg.Programs[p.Name]; !set.Disabled && m.cfg.allowed(p.Name) {
-				i := &instance{m: m, launcher: l, launch: n, program: p, set: set, rank: len(m.insts),
-					log: m.cfg.Log.Named(p.Name), evict: make(chan struct{})}
-				m.insts = append(m.insts, i)
-				if p.Driver != "" {
-					m.claim(i, p.Driver)
-				}
-			}
+			m.offer(n, p)
 		}
 	}
-	for name := range m.cfg.Programs {
-		if !seen[name] {
-			m.cfg.Log.Warn("there are settings for a program that is not there", "program", name)
+	return errors.Join(errs...)
+}
+
+// offer takes a program that a launcher has.
+func (m *Manager) offer(launch int, p Program) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	at := slices.IndexFunc(m.insts, func(i *instance) bool { return i.program.Name == p.Name })
+	set := m.cfg.Programs[p.Name]
+	switch {
+	case set.Disabled || !m.cfg.allowed(p.Name):
+	case at < 0:
+		i := &instance{m: m, launcher: m.cfg.Launchers[launch], launch: launch, program: p, set: set, rank: len(m.insts),
+			log: m.cfg.Log.Named(p.Name), wake: make(chan struct{}, 1), evict: make(chan struct{})}
+		m.insts = append(m.insts, i)
+		if p.Driver != "" {
+			m.claim(i, p.Driver)
+		}
+		m.mu.Notify()
+	case m.insts[at].launch == launch && m.insts[at].program.ID != p.ID:
+		i := m.insts[at]
+		i.log.Info("the program was replaced")
+		i.program.ID = p.ID
+		select {
+		case i.wake <- struct{}{}:
+		default:
 		}
 	}
-	return m, errors.Join(errs...)
 }
 
 // EndPrograms has Run end all processes when its context ends, also those that
@@ -119,18 +148,15 @@ func (m *Manager) Run(ctx context.Context) error {
 		return ErrRunning
 	}
 	m.started = true
+	m.mu.Notify()
 	m.mu.Unlock()
 	err := m.adopt()
 	if err == nil {
-		var all sync.WaitGroup
-		for _, i := range m.insts {
-			all.Go(func() { i.run(ctx) })
-		}
-		all.Wait()
+		keeper.Each(ctx, &m.mu, func() ([]*instance, bool) { return m.insts, false }, func(i *instance) { i.run(ctx) })
 	}
 	m.mu.Lock()
 	m.ended = true
-	m.notify()
+	m.mu.Notify()
 	m.mu.Unlock()
 	return err
 }
@@ -159,7 +185,7 @@ func (m *Manager) adopt() error {
 		if err := json.Unmarshal(records[name], &s); err != nil || s.Launcher < 0 || s.Launcher >= len(keep) {
 			s.Launcher = -1
 		}
-		if i := m.instance(name, s.Launcher); i != nil {
+		if i := m.instance(name); i != nil && i.launch == s.Launcher {
 			i.stored = &s
 			keep[s.Launcher] = append(keep[s.Launcher], s.Record)
 			if s.Driver != "" {
@@ -197,19 +223,15 @@ func (m *Manager) unrecord(log hclog.Logger, program string) {
 	}
 }
 
-func (m *Manager) instance(program string, launcher int) *instance {
+func (m *Manager) instance(program string) *instance {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	for _, i := range m.insts {
-		if i.program.Name == program && i.launch == launcher {
+		if i.program.Name == program {
 			return i
 		}
 	}
 	return nil
-}
-
-// notify wakes all who wait for a change; m.mu is held.
-func (m *Manager) notify() {
-	close(m.change)
-	m.change = make(chan struct{})
 }
 
 // claim gives a driver's name to an instance, unless one of a higher rank has it;
@@ -231,34 +253,6 @@ func (m *Manager) claim(i *instance, name string) *managed {
 	return d
 }
 
-// await calls look, with m.mu held, after every change until it says true or ctx
-// ends; limit bounds it if above 0. It returns what ended it.
-func (m *Manager) await(ctx context.Context, limit time.Duration, look func() bool) error {
-	var over <-chan time.Time
-	for {
-		m.mu.Lock()
-		ok, change := look(), m.change
-		m.mu.Unlock()
-		if ok {
-			return nil
-		}
-		if limit > 0 && over == nil {
-			t := time.NewTimer(limit)
-			defer t.Stop()
-			over = t.C
-		}
-		select {
-		case <-change:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-over:
-			return errTooLong
-		}
-	}
-}
-
-var errTooLong = errors.New("waited in vain")
-
 // Driver returns the driver of that name, which follows its program from then on;
 // one in this process is returned as it is. A driver that is just starting is
 // waited for, no longer than Config.Wait, then the error is driver.ErrUnavailable
@@ -268,7 +262,7 @@ func (m *Manager) Driver(ctx context.Context, name string) (driver.Driver, error
 	var d *managed
 	var own driver.Driver
 	var unknown error
-	err := m.await(ctx, m.cfg.Wait, func() bool {
+	err := m.mu.Await(ctx, m.cfg.Wait, func() bool {
 		if d = m.drivers[name]; d != nil {
 			own = d.own
 			return d.known || m.ended
@@ -283,7 +277,7 @@ func (m *Manager) Driver(ctx context.Context, name string) (driver.Driver, error
 		return nil, unknown
 	case err == nil && d.ready():
 		return d, nil
-	case err == nil, errors.Is(err, errTooLong):
+	case err == nil, errors.Is(err, keeper.ErrTooLong):
 		return nil, driver.Recoverable(fmt.Errorf("%w: driver %q has not started%s", driver.ErrUnavailable, name, m.why(name)))
 	}
 	return nil, err
@@ -353,7 +347,7 @@ func (m *Manager) why(name string) string {
 // most, and returns the names of those that have not.
 func (m *Manager) Ready(ctx context.Context) (silent []string) {
 	// Whatever ended the wait, the silent ones tell.
-	_ = m.await(ctx, m.cfg.Wait, func() bool { return m.complete() || m.ended })
+	_ = m.mu.Await(ctx, m.cfg.Wait, func() bool { return m.complete() || m.ended })
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, i := range m.insts {
@@ -387,31 +381,7 @@ func (m *Manager) status() []Status {
 // Watch streams Status, the present one at once, then after changes; a slow reader
 // gets the newest. The channel is closed when ctx or Run ends.
 func (m *Manager) Watch(ctx context.Context) <-chan []Status {
-	out := make(chan []Status)
-	go func() {
-		defer close(out)
-		for {
-			m.mu.Lock()
-			now, change, ended := m.status(), m.change, m.ended
-			m.mu.Unlock()
-			select {
-			case out <- now:
-			case <-change:
-				continue
-			case <-ctx.Done():
-				return
-			}
-			if ended {
-				return
-			}
-			select {
-			case <-change:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return out
+	return keeper.Watch(ctx, &m.mu, func() ([]Status, bool) { return m.status(), m.ended })
 }
 
 // maxHeld is how many events wait for somebody to ask for them.

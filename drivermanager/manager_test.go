@@ -297,6 +297,19 @@ func TestDuplicates(t *testing.T) {
 	})
 }
 
+// No drivers are nothing to wait for.
+func TestNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAgent(t, drivermanager.Config{})
+		defer a.stop()
+		began := time.Now()
+		require.Empty(t, a.Ready(t.Context()))
+		_, err := a.Driver(t.Context(), "x")
+		require.ErrorIs(t, err, drivermanager.ErrUnknownDriver)
+		require.Zero(t, time.Since(began))
+	})
+}
+
 func TestAllow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFarm("a", "b", "c")

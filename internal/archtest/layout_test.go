@@ -18,7 +18,7 @@ import (
 // one of its own. A pattern is a directory, or path.Match's notation for several.
 // Test files are free.
 var levels = [][]string{
-	0: {"spec", "state", "driver", "explain", "internal/account", "internal/proctest", "internal/bootclock", "internal/datadir", "internal/guard", "internal/creator", "logmon/internal/logdir", "internal/pluginpb"},
+	0: {"spec", "state", "driver", "explain", "internal/account", "internal/proctest", "internal/bootclock", "internal/datadir", "internal/guard", "internal/keeper", "internal/creator", "logmon/internal/logdir", "internal/pluginpb"},
 	1: {
 		"taskenv", "allocdir", "logmon", "logmon/tail", "internal/cgroup", "driver/driverconfig", "jobspec", "device",
 		"fingerprint", "internal/pluginproc", "driver/driverplugin/driverpb", "device/deviceplugin/devicepb",
