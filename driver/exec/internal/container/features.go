@@ -33,7 +33,7 @@ func (f Features) Missing() []string {
 		}
 	}
 	if !f.Root {
-		out = append(out, "root: this process is uid of its own and cannot change users; tasks run as itself in a user namespace")
+		out = append(out, "root: this process may not mount or become another user; tasks run as its own, in a user namespace")
 	}
 	return out
 }

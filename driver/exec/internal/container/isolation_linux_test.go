@@ -25,7 +25,7 @@ var refused = []string{
 	"acct", "syslog", "quotactl", "personality", "socket vsock", "socket alg", "socket packet", "ioctl tiocsti",
 }
 
-func hostNS(t *testing.T, name string) string {
+func hostNS(t testing.TB, name string) string {
 	to, err := os.Readlink("/proc/self/ns/" + name)
 	require.NoError(t, err)
 	return to

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodekeep/nodekeep/driver"
+	"github.com/nodekeep/nodekeep/internal/account"
 	"github.com/nodekeep/nodekeep/internal/cgroup"
 	"github.com/nodekeep/nodekeep/internal/creator"
 )
@@ -265,6 +266,11 @@ func TestRoot(t *testing.T) {
 		dd if=/dev/zero of=/tmp/big bs=1M count=3 2>/dev/null; ls -l /tmp/big | tr -s ' ' | cut -d' ' -f5; grep -c ' /tmp ' /proc/self/mountinfo; ulimit -n`,
 		map[string]any{"tmp_mb": 2, "ulimit": map[string]string{"NoFile": "100:200"}})
 	require.Equal(t, "one\none\none\n2097152\n1\n100\n", out)
+	r.cfg.Mounts = nil
+	r.node.Lookup = func(string) (account.Account, error) {
+		return account.Account{Name: "app", UID: 4000, GID: 4001, Groups: []int{4001, 44, 4002}}, nil
+	}
+	require.Equal(t, "4000 4001 4001 44 4002\n", r.sh("echo $(id -u) $(id -g) $(id -G)", nil), "the user's own groups and no others")
 	left, err := filepath.Glob(vol + "/*")
 	require.NoError(t, err)
 	require.Equal(t, []string{vol + "/file", vol + "/sub"}, left)
@@ -283,6 +289,9 @@ func TestLimits(t *testing.T) {
 	require.Equal(t, "300", r.ask(nil, "eat", "300")["ate"], "up to the most, not the reserve")
 	r.cfg.Res.MemoryMax = 0
 	r.cfg.Mounts = nil
+	r.cfg.Res.Cores = []int{1}
+	require.Contains(t, r.sh("grep Cpus_allowed_list /proc/self/status", nil), "\t1\n")
+	r.cfg.Res.Cores = nil
 	for _, cpu := range []int64{1, 300000} {
 		r.cfg.Res.CPU = cpu
 		require.Equal(t, "ok\n", r.sh("echo ok", map[string]any{"pids_limit": 20}))

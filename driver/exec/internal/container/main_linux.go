@@ -308,7 +308,7 @@ func ExecError(command string, errno syscall.Errno) error {
 	case syscall.ENOENT:
 		return fmt.Errorf("%w: there is no such program in the container, or what its first line or its header names to run it is not there", err)
 	case syscall.ENOEXEC:
-		return fmt.Errorf("%w: it is no program for this machine; a script must begin with #!", err)
+		return fmt.Errorf("%w: it is no program for this machine; a script must name its interpreter after #! in its first line", err)
 	}
 	return err
 }

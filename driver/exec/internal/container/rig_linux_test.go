@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 // rig is a supervisor's part, by hand, with the surroundings of one task. Nothing of
 // a container may be left in the end.
 type rig struct {
-	t     *testing.T
+	t     testing.TB
 	base  string
 	tree  *cgroup.Tree
 	path  string // of the task's cgroup
@@ -59,7 +59,7 @@ type rig struct {
 // features are found once, and not by the creators that this program is, too.
 var features = sync.OnceValue(func() Features { return Probe(context.Background()) })
 
-func newRig(t *testing.T) *rig {
+func newRig(t testing.TB) *rig {
 	t.Helper()
 	if features().Unusable != "" {
 		t.Skip(features().Unusable)
@@ -91,7 +91,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-func hostMounts(t *testing.T) int {
+func hostMounts(t testing.TB) int {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	require.NoError(t, err)
 	return bytes.Count(b, []byte("nodekeep")) + bytes.Count(b, []byte("/ctr/")) // ours; others come and go
@@ -134,7 +134,7 @@ type task struct {
 }
 
 // options decodes a config block, the way a job writes it.
-func options(t *testing.T, kv map[string]any) TaskOptions {
+func options(t testing.TB, kv map[string]any) TaskOptions {
 	t.Helper()
 	raw, err := json.Marshal(kv)
 	require.NoError(t, err)
@@ -226,7 +226,7 @@ func (r *rig) start(s Spec) (*task, error) {
 // wait returns how a process of ours ended.
 func (k *task) wait() syscall.WaitStatus { return wait(k.r.t, k.pid) }
 
-func wait(t *testing.T, pid int) syscall.WaitStatus {
+func wait(t testing.TB, pid int) syscall.WaitStatus {
 	t.Helper()
 	var ws syscall.WaitStatus
 	for {

@@ -29,10 +29,7 @@ const (
 	maxFilter = 4096 * 8 // what the kernel takes
 )
 
-// program is not a function to call: see doc.go.
-func program()
-
-// address is program's.
+// address is that of the code, which is not a function of Go's: see doc.go.
 func address() unsafe.Pointer
 
 // code returns the bytes of program. They are a part of this program's text.
