@@ -79,6 +79,7 @@ arch:
 
 bench: ## the figures of docs/benchmarks.md, each beside its physical limit
 	$(GO) run ./bench
+	$(GO) run -tags isolated ./bench -modes exec,exec-small
 	$(GO) test -run '^$$' -bench '^BenchmarkStartTask$$' -benchtime 2s ./driver/driverplugin
 
 fuzz: ## every fuzz target for FUZZTIME (20s)

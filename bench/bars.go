@@ -44,7 +44,7 @@ var bars = map[string][3]bar{
 
 // reference is the rate of starts of the program behind each mode on the machine
 // the bars were set on, two workers, the middle of what was measured there.
-var reference = map[string]float64{"alloc": 465, "small": 1185, "node": 2800}
+var reference = map[string]float64{"alloc": 465, "small": 1185, "node": 2800, "exec": 465, "exec-small": 1185}
 
 // logBars are shares of a bare copy in the same run.
 var logBars = map[string]float64{"log of one task, 4096 B writes": 0.9, "log of one task, 128 B writes": 0.8}
@@ -55,25 +55,33 @@ func verdict(f figure, limits map[string]float64) (want, met string) {
 	if share, ok := logBars[name]; ok && f.Limit > 0 {
 		return fmt.Sprintf(">= %.1f of limit", share), yes(f.Value >= share*f.Limit)
 	}
-	column := map[string]int{"alloc": 0, "small": 1, "node": 2}
-	i, ok := column[mode]
-	b, known := bars[name]
-	if !ok || !known {
+	b, ok := barOf(mode, name)
+	if !ok {
 		return "", ""
 	}
-	reaches := func(value float64) bool { return b[i].least == (value > b[i].value) || value == b[i].value }
-	sign := map[bool]string{true: ">= ", false: "<= "}[b[i].least]
-	want = sign + strconv.FormatFloat(b[i].value, 'f', -1, 64)
+	reaches := func(value float64) bool { return b.least == (value > b.value) || value == b.value }
+	sign := map[bool]string{true: ">= ", false: "<= "}[b.least]
+	want = sign + strconv.FormatFloat(b.value, 'f', -1, 64)
 	slower := reference[mode] / limits[mode]
 	switch {
 	case reaches(f.Value):
 		return want, "yes"
-	case !b[i].speed || limits[mode] == 0 || slower <= 1:
+	case !b.speed || limits[mode] == 0 || slower <= 1:
 		return want, "no"
-	case b[i].least && reaches(f.Value*slower), !b[i].least && reaches(f.Value/slower):
+	case b.least && reaches(f.Value*slower), !b.least && reaches(f.Value/slower):
 		return want, fmt.Sprintf("yes, for a machine %.1f times slower", slower)
 	}
 	return want, fmt.Sprintf("no, for a machine %.1f times slower too", slower)
+}
+
+func barOf(mode, name string) (bar, bool) {
+	if i, ok := map[string]int{"exec": 0, "exec-small": 1}[mode]; ok {
+		b, known := execBars[name]
+		return b[i], known
+	}
+	i, ok := map[string]int{"alloc": 0, "small": 1, "node": 2}[mode]
+	b, known := bars[name]
+	return b[i], ok && known
 }
 
 func yes(ok bool) string {

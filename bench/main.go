@@ -8,7 +8,9 @@
 // figure and then a table. A figure with a physical limit is measured beside
 // that limit in the same run, because machines drift.
 //
-//	bench                                  all modes, 100 allocs
+//	bench                                  all modes but those of exec, 100 allocs
+//	go run -tags isolated ./bench -modes exec,exec-small
+//	                                       isolated tasks: by this program, or by the small ones
 //	bench -modes alloc,node -n 1000 -rounds 3
 //
 // The built-in hooks are on (validate, dirs, logs); nothing else is.
@@ -33,6 +35,7 @@ import (
 
 type options struct {
 	role, data, runtime, scope, exe string
+	driver, creator                 string
 	size                            int
 	total                           int64
 	modes                           string
@@ -47,7 +50,9 @@ func main() {
 	flag.StringVar(&opt.runtime, "runtime", "", "directory for sockets and FIFOs (default: a new one on tmpfs)")
 	flag.StringVar(&opt.scope, "scope", "alloc", "internal: supervisors per alloc, task or node")
 	flag.StringVar(&opt.exe, "supervisor", "", "the small supervisor binary, for mode small (default: built for the run)")
-	flag.StringVar(&opt.modes, "modes", "alloc,small,node", "modes: alloc (default scope), small (with the small supervisor), node (dense)")
+	flag.StringVar(&opt.modes, "modes", "alloc,small,node", "modes: alloc (default scope), small (with the small supervisor), node (dense); exec and exec-small need -tags isolated")
+	flag.StringVar(&opt.driver, "driver", "raw_exec", "internal")
+	flag.StringVar(&opt.creator, "creator", "", "internal")
 	flag.IntVar(&opt.n, "n", 100, "allocs at once")
 	flag.IntVar(&opt.rounds, "rounds", 5, "rounds; the median counts")
 	flag.DurationVar(&opt.idle, "idle", 20*time.Second, "how long idleness is watched")
@@ -111,7 +116,9 @@ func (b *bench) buildSupervisor() (clean func(), err error) {
 		b.opt.exe, err = filepath.Abs(b.opt.exe)
 		return func() {}, err
 	}
-	if !slices.Contains(strings.Split(b.opt.modes, ","), "small") {
+	modes := strings.Split(b.opt.modes, ",")
+	small := slices.Contains(modes, "exec-small")
+	if !slices.Contains(modes, "small") && !small {
 		return func() {}, nil
 	}
 	dir, err := os.MkdirTemp("", "nodekeep-bench-")
@@ -123,6 +130,15 @@ func (b *bench) buildSupervisor() (clean func(), err error) {
 	if err != nil {
 		_ = os.RemoveAll(dir)
 		return nil, fmt.Errorf("bench: build the small supervisor: %w\n%s", err, out)
+	}
+	if small {
+		b.opt.creator = filepath.Join(dir, "creator") // by another name, so that it is not found but named
+		out, err := exec.Command("go", "build", "-tags", "netgo,osusergo", "-ldflags", "-s -w -linkmode external -extldflags -static",
+			"-o", b.opt.creator, "github.com/nodekeep/nodekeep/cmd/nodekeep-exec").CombinedOutput()
+		if err != nil {
+			_ = os.RemoveAll(dir)
+			return nil, fmt.Errorf("bench: build the small creator: %w\n%s", err, out)
+		}
 	}
 	return func() { _ = os.RemoveAll(dir) }, nil
 }
@@ -153,7 +169,10 @@ func (b *bench) start(scope, exe, data, run string) (*agent, int, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	args := []string{"-role", "node", "-scope", scope, "-data", data, "-runtime", run, "-supervisor", exe}
+	args := []string{"-role", "node", "-scope", scope, "-data", data, "-runtime", run, "-supervisor", exe, "-driver", b.opt.driver}
+	if exe != "" {
+		args = append(args, "-creator", b.opt.creator)
+	}
 	a := &agent{cmd: exec.Command(self, args...)}
 	a.cmd.Stderr = os.Stderr
 	in, err := a.cmd.StdinPipe()

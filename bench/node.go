@@ -30,10 +30,13 @@ import (
 //	churn N       run N allocs of /bin/true to completion; answers "ms"
 //	log SIZE N    one task writes N bytes in writes of SIZE; answers "ms"
 //	latency N     kill N tasks one by one; answers "us" from kill to status
+//	lone N        start N allocs one after the other; answers "us" of each
+//	beside N      run N commands beside the first task; answers "us" of each
 //	stop          stop all; answers "ms" until all are complete
 //	commits       answers how many transactions reached the disk
 type node struct {
 	agent *nodekeep.Agent
+	drv   string // of the tasks
 	index uint64
 	set   map[string]*spec.Alloc
 	round int
@@ -45,13 +48,13 @@ func runNode(opt options) error {
 	agent, err := nodekeep.New(nodekeep.Config{
 		DataDir: opt.data, RuntimeDir: opt.runtime, Scope: nodekeep.ScopeMode(opt.scope), SupervisorExe: opt.exe,
 		MaxFinished: 1 << 20, CgroupSlice: "nodekeep-bench.slice",
-		Drivers: []nodekeep.DriverFunc{rawexec.New(rawexec.Config{Enabled: true})},
+		Drivers: append(isolatedDrivers(opt.creator), rawexec.New(rawexec.Config{Enabled: true})),
 		Log:     hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: os.Stderr}),
 	})
 	if err != nil {
 		return err
 	}
-	n := &node{agent: agent, set: map[string]*spec.Alloc{}}
+	n := &node{agent: agent, drv: opt.driver, set: map[string]*spec.Alloc{}}
 	ended := make(chan error, 1)
 	go func() { ended <- agent.Run(ctx) }()
 	<-agent.Ready()
@@ -80,15 +83,19 @@ func (n *node) do(ctx context.Context, cmd []string) (string, error) {
 	arg := func(i int) int { v, _ := strconv.Atoi(cmd[i]); return v }
 	switch cmd[0] {
 	case "run":
-		return n.timed(ctx, arg(1), "running", task("/bin/sleep", "1000000"))
+		return n.timed(ctx, arg(1), "running", n.task("/bin/sleep", "1000000"))
 	case "churn":
-		return n.timed(ctx, arg(1), "complete", task("/bin/true"))
+		return n.timed(ctx, arg(1), "complete", n.task("/bin/true"))
 	case "log":
 		self, err := os.Executable()
 		if err != nil {
 			return "", err
 		}
-		return n.timed(ctx, 1, "complete", task(self, writerArgs(arg(1), int64(arg(2)))...))
+		return n.timed(ctx, 1, "complete", n.task(self, writerArgs(arg(1), int64(arg(2)))...))
+	case "lone":
+		return n.lone(ctx, arg(1))
+	case "beside":
+		return n.beside(ctx, arg(1))
 	case "latency":
 		return n.latency(ctx)
 	case "stop":
@@ -99,9 +106,13 @@ func (n *node) do(ctx context.Context, cmd []string) (string, error) {
 	return "", fmt.Errorf("bench: unknown command %q", cmd)
 }
 
-func task(command string, args ...string) spec.Task {
+func (n *node) task(command string, args ...string) spec.Task {
 	cfg, _ := json.Marshal(map[string]any{"command": command, "args": args})
-	return spec.Task{Name: "t", Driver: "raw_exec", Config: cfg, KillTimeout: 5 * time.Second,
+	signal := ""
+	if n.drv == "exec" { // as PID 1 it is deaf to any other
+		signal = "SIGKILL"
+	}
+	return spec.Task{Name: "t", Driver: n.drv, Config: cfg, KillTimeout: 5 * time.Second, KillSignal: signal,
 		Restart: &spec.RestartPolicy{Mode: spec.RestartFail},
 		Logs:    &spec.LogConfig{MaxFiles: 2, MaxSize: 64 << 20}}
 }

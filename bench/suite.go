@@ -22,8 +22,12 @@ func (b *bench) mode(mode string) error {
 		exe = b.opt.exe
 	case "node":
 		scope = "node"
+	case "exec":
+		return b.isolated(mode, "")
+	case "exec-small":
+		return b.isolated(mode, b.opt.exe)
 	default:
-		return fmt.Errorf("unknown mode %q (alloc, small, node)", mode)
+		return fmt.Errorf("unknown mode %q (alloc, small, node, exec, exec-small)", mode)
 	}
 	for _, step := range []func(name, scope, exe string) error{b.bursts, b.life, b.logs} {
 		if err := step(mode, scope, exe); err != nil {

@@ -350,6 +350,7 @@ func TestConfig(t *testing.T) {
 	_, err = d.Start(t.Context(), driver.TaskConfig{ID: "a"})
 	require.Error(t, err)
 	r := newRig(t, Config{})
+	require.Equal(t, driver.Healthy, r.fingerprint().Health)
 	r.cfg.Disabled = true
 	d = r.renew()
 	require.Equal(t, driver.Undetected, r.fingerprint().Health)

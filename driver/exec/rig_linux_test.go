@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/nodekeep/nodekeep/driver"
+	"github.com/nodekeep/nodekeep/driver/exec/internal/container"
 	"github.com/nodekeep/nodekeep/internal/cgroup"
 	"github.com/nodekeep/nodekeep/internal/creator"
 	"github.com/nodekeep/nodekeep/internal/proctest"
@@ -42,8 +44,17 @@ const scope = "alloc1"
 
 var rigs int
 
+// features are found once, and not by the creators that this program is, too.
+var features = sync.OnceValue(func() container.Features { return container.Probe(context.Background()) })
+
 func newRig(t *testing.T, cfg Config) *rig {
 	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("these containers need root")
+	}
+	if f := features(); f.Unusable != "" {
+		t.Skip(f.Unusable)
+	}
 	root := "/dev/shm"
 	if st, err := os.Stat(root); err != nil || !st.IsDir() {
 		root = os.TempDir()
@@ -66,12 +77,6 @@ func newRig(t *testing.T, cfg Config) *rig {
 	require.NoError(t, err)
 	t.Cleanup(r.clean)
 	r.renew()
-	if fp := r.fingerprint(); fp.Health != driver.Healthy {
-		t.Skip(fp.Description)
-	}
-	if os.Geteuid() != 0 {
-		t.Skip("these containers need root")
-	}
 	return r
 }
 
