@@ -29,12 +29,16 @@ var (
 	}
 	fullIdentity = Identity{ID: "a", PID: 1, Start: 2, BootID: "b", Cgroup: "/cg", Stdout: "/o", Stderr: "/e", ExitDir: "/x"}
 	fullExec     = ExecSpec{Task: "a", Path: "sh", Args: []string{"sh", "-c"}, Env: []string{"A=b"}, TTY: true}
+	fullMade     = Spec{ID: "a", Cgroup: "/cg", Stdout: "/o", OOMScoreAdj: 7, Container: &Container{Creator: "/c", Spec: []byte("{\x00}")}}
+	fullRunIn    = ExecSpec{Task: "a", Container: &Container{Creator: "/c", Spec: []byte("[]")}}
 	fullLogs     = LogSpec{ID: "a/web", Task: "web", Dir: "/logs", MaxSize: 1, MaxFiles: 2, UID: 3, GID: 4}
 )
 
 // frames are one of each kind, as this version sends it.
 func frames() map[string][]byte {
 	spec, ident, logs, st, run := fullSpec, fullIdentity, fullLogs, fullStatus, fullExec
+	made, runIn, isolated := fullMade, fullRunIn, fullIdentity
+	isolated.Isolated = true
 	filled := func(e *enc, fill func(*enc)) []byte { fill(e); return e.done() }
 	return map[string][]byte{
 		"hello": newFrame(kHello, 1).done(),
@@ -46,6 +50,9 @@ func frames() map[string][]byte {
 		"await": newFrame(kExecWait, 12).str(tTask, "a").done(),
 		"hup":   newFrame(kHangup, 13).str(tTask, "a").done(),
 		"logs":  filled(newFrame(kLogs, 6), logs.encode),
+		"made":  filled(newFrame(kContain, 14), made.encode),
+		"runin": filled(newFrame(kExecIn, 15), runIn.encode),
+		"mine":  filled(newFrame(kAdopt, 16), isolated.encode),
 		"reply": filled(newReply(7, nil), st.encode),
 		"error": newReply(8, failed("here", errors.Join(ErrNotFound, syscall.ENOENT))).done(),
 		"paths": newReply(9, nil).str(tStdout, "/o").str(tStderr, "/e").done(),
@@ -84,6 +91,15 @@ func TestGoldenFrames(t *testing.T) {
 
 func TestRoundTrip(t *testing.T) {
 	f := frames()
+	if r, ok := decodeRequest(f["made"][4:]); !ok || r.kind != kContain || !reflect.DeepEqual(r.spec, fullMade) {
+		t.Errorf("%+v", r)
+	}
+	if r, ok := decodeRequest(f["runin"][4:]); !ok || r.kind != kExecIn || !reflect.DeepEqual(r.spec.Container, fullRunIn.Container) {
+		t.Errorf("%+v", r)
+	}
+	if r, ok := decodeRequest(f["mine"][4:]); !ok || !r.ident.Isolated {
+		t.Errorf("%+v", r)
+	}
 	r, ok := decodeRequest(f["start"][4:])
 	if !ok || r.kind != kStart || r.id != 2 || !reflect.DeepEqual(r.spec, fullSpec) {
 		t.Errorf("%+v", r)

@@ -148,7 +148,7 @@ func (d *execDriver) Configure(_ context.Context, s driver.Setup) error {
 // Fingerprint implements driver.Driver. A later value comes when a start showed
 // that the machine has changed.
 func (d *execDriver) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
-	f, _ := d.probe(ctx, false)
+	f := d.probe(ctx, false)
 	ch := make(chan driver.Fingerprint, 1)
 	d.mu.Lock()
 	ch <- d.fingerprint(f)
@@ -163,19 +163,19 @@ func (d *execDriver) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint
 	return ch, nil
 }
 
-// probe returns what this machine can do, asked again if told to, and what was
-// different the last time.
-func (d *execDriver) probe(ctx context.Context, again bool) (f container.Features, changed bool) {
+// probe returns what this machine can do, asked again if told to; what is different
+// by then is told to all who watch.
+func (d *execDriver) probe(ctx context.Context, again bool) container.Features {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.probed && !again {
-		return d.features, false
+		return d.features
 	}
-	f = container.Probe(ctx)
+	f := container.Probe(ctx)
 	if ctx.Err() != nil {
-		return f, false
+		return f
 	}
-	changed = d.probed && text(f) != text(d.features)
+	changed := d.probed && text(f) != text(d.features)
 	d.probed, d.features = true, f
 	if changed {
 		for ch := range d.watchers {
@@ -186,7 +186,7 @@ func (d *execDriver) probe(ctx context.Context, again bool) (f container.Feature
 			ch <- d.fingerprint(f)
 		}
 	}
-	return f, changed
+	return f
 }
 
 func text(v any) string {

@@ -61,7 +61,7 @@ func (d *execDriver) removeEmpty(path string) error {
 // spec is the container to have made.
 func (d *execDriver) spec(ctx context.Context, cfg driver.TaskConfig) (supervisor.Spec, container.Applied, error) {
 	var sp supervisor.Spec
-	f, _ := d.probe(ctx, false)
+	f := d.probe(ctx, false)
 	if err := d.usable(f); err != nil {
 		return sp, container.Applied{}, err
 	}
