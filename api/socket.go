@@ -10,11 +10,8 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"runtime"
 	"sync"
 	"time"
-
-	"github.com/fsnotify/fsnotify"
 )
 
 // ErrInUse says that a process answers on the socket already.
@@ -37,15 +34,7 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 	if err := l.bind(ctx); err != nil {
 		return nil, err
 	}
-	if runtime.GOOS != "linux" {
-		return l, nil
-	}
-	// One watch for the listener's life: a user has few, and may have none left
-	// later. Where there is none now it works without.
-	if w, err := fsnotify.NewWatcher(); err == nil {
-		ctx, l.stop = context.WithCancel(context.WithoutCancel(ctx))
-		l.keeper.Go(func() { l.keep(ctx, w) })
-	}
+	l.stop = l.keep(ctx)
 	return l, nil
 }
 
@@ -81,36 +70,6 @@ func (l *listener) bind(ctx context.Context) error {
 	}
 	l.ln, l.own = ln, own
 	return nil
-}
-
-// keep makes the socket again when somebody has removed it, until ctx ends. The
-// kernel says so: a watch on the socket itself tells of its name and nothing
-// else. What a stranger put in its place stays, and is watched.
-func (l *listener) keep(ctx context.Context, w *fsnotify.Watcher) {
-	defer func() { _ = w.Close() }()
-	const first, limit = 100 * time.Millisecond, 30 * time.Second
-	delay := first // between tries where the disk takes no socket, or the kernel no watch
-	for {
-		// What the name meant before is not watched any more; the kernel may have
-		// forgotten it already.
-		_ = w.Remove(l.path)
-		err := w.Add(l.path)
-		if errors.Is(err, fs.ErrNotExist) && l.bind(ctx) == nil {
-			delay = first
-			continue
-		}
-		var again <-chan time.Time
-		if err != nil {
-			again, delay = time.After(delay), min(2*delay, limit)
-		}
-		select {
-		case <-w.Events:
-		case <-w.Errors: // events were lost
-		case <-again:
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // removeStale removes a socket on which nobody answers, and nothing else.
@@ -152,9 +111,8 @@ func dial(ctx context.Context, path string) (net.Conn, error) {
 
 // listener removes its socket on Close, but never the one of a successor.
 type listener struct {
-	path   string
-	stop   func() // of the keeper, nil without
-	keeper sync.WaitGroup
+	path string
+	stop func() // ends what keeps the socket there, and waits
 
 	mu  sync.Mutex
 	ln  net.Listener
@@ -180,10 +138,7 @@ func (l *listener) Accept() (net.Conn, error) {
 }
 
 func (l *listener) Close() error {
-	if l.stop != nil {
-		l.stop()
-	}
-	l.keeper.Wait()
+	l.stop()
 	if now, err := os.Lstat(l.path); err == nil && os.SameFile(l.own, now) {
 		_ = os.Remove(l.path)
 	}

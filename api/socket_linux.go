@@ -4,12 +4,15 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -46,6 +49,51 @@ func restrict(_, _ string, c syscall.RawConn) error {
 }
 
 func isRefused(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }
+
+// keep makes the socket again when somebody has removed it, until stop is called,
+// which waits. The kernel tells which names come and go in the directory; what a
+// stranger put in the socket's place stays until it goes. A user has few such
+// watches: where there is none left, the socket works without.
+func (l *listener) keep(ctx context.Context) (stop func()) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return func() {}
+	}
+	events := os.NewFile(uintptr(fd), "inotify")
+	const names = unix.IN_DELETE | unix.IN_CREATE | unix.IN_MOVE
+	if _, err := unix.InotifyAddWatch(fd, filepath.Dir(l.path), names|unix.IN_ONLYDIR); err != nil {
+		_ = events.Close()
+		return func() {}
+	}
+	ctx = context.WithoutCancel(ctx) // it listens until Close
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		const first, limit = 100 * time.Millisecond, 30 * time.Second
+		delay := first      // between tries where the disk takes no socket
+		var what [4096]byte // of no interest
+		for {
+			var again time.Time
+			if _, err := os.Lstat(l.path); errors.Is(err, fs.ErrNotExist) {
+				if l.bind(ctx) == nil {
+					delay = first
+				} else {
+					again, delay = time.Now().Add(delay), min(2*delay, limit)
+				}
+			}
+			if events.SetReadDeadline(again) != nil {
+				return
+			}
+			if _, err := events.Read(what[:]); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+				return
+			}
+		}
+	}()
+	return func() {
+		_ = events.Close()
+		<-done
+	}
+}
 
 // peer says which process is at the other end, for the log.
 func peer(c net.Conn) string {
