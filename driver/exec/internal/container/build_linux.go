@@ -135,7 +135,7 @@ func (b *builder) mounts() {
 	switch {
 	case b.c.TmpMB < 0 || b.c.TmpMB > 1<<20:
 		b.bad("config.tmp_mb", fmt.Sprint(b.c.TmpMB), "must be from 0 to 1048576")
-	case b.c.TmpMB > 0 || d.Task == "":
+	case b.c.TmpMB > 0 || !isDir(filepath.Join(d.Task, "tmp")): // who made the directories has made none for it
 		size := b.c.TmpMB
 		if size <= 0 {
 			size = 16
@@ -313,6 +313,11 @@ func (b *builder) denies(entry string, a account.Account) bool {
 
 // self is the agent's own account.
 func self() account.Account { return account.Account{UID: os.Geteuid(), GID: os.Getegid()} }
+
+func isDir(path string) bool {
+	st, err := os.Stat(path)
+	return filepath.IsAbs(path) && err == nil && st.IsDir()
+}
 
 // isDevice says why a path is no device.
 func isDevice(path string) error {

@@ -14,7 +14,9 @@ func defaultEntries() []Entry {
 	}
 	for _, name := range []string{
 		"alternatives", "crypto-policies", "fonts", "gai.conf", "group", "host.conf", "ld.so.cache", "ld.so.conf", "locale.alias", "locale.conf",
-		"localtime", "mime.types", "nsswitch.conf", "os-release", "passwd", "pki", "profile", "protocols", "python3", "services", "ssl", "timezone",
+		"localtime", "mime.types", "nsswitch.conf", "os-release", "passwd", "profile", "protocols", "python3", "services", "timezone",
+		// Certificates, without the keys that lie beside them.
+		"ssl/certs", "ssl/cert.pem", "ssl/openssl.cnf", "pki/ca-trust", "pki/java", "pki/tls/certs", "pki/tls/cert.pem", "pki/tls/openssl.cnf",
 	} {
 		out = append(out, Entry{Source: "/etc/" + name, Target: "/etc/" + name})
 	}

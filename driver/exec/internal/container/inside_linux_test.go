@@ -212,7 +212,7 @@ func tryCalls() {
 // tryFiles looks for what of the host is to be seen and written.
 func tryFiles() {
 	for _, p := range []string{
-		"/etc/shadow", "/etc/gshadow", "/etc/ssh", "/etc/sudoers", "/root/.ssh", "/home/plain", "/var/lib", "/var/log", "/boot", "/mnt", "/srv", "/run/systemd",
+		"/etc/shadow", "/etc/gshadow", "/etc/ssh", "/etc/sudoers", "/etc/ssl/private", "/root/.ssh", "/home/plain", "/var/lib", "/var/log", "/boot", "/mnt", "/srv", "/run/systemd",
 		"/sys/fs/cgroup/nodekeep-test.slice", "/sys/fs/cgroup/cpu/nodekeep-test.slice", "/dev/vda", "/dev/sda", "/dev/mem", "/dev/kmsg", "/dev/ttyS0", "/proc/1/root/boot",
 	} {
 		_, err := os.Stat(p)
