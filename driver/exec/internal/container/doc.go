@@ -29,4 +29,18 @@
 // Nothing else is there: no other task, no file of the host that not everybody may
 // read, no device. The root is read-only. It is assembled in a mount namespace that
 // dies with the creator, so the host's mount table never changes.
+//
+// # What it does not keep apart
+//
+//   - Tasks in the host's network (none was asked for) share its loopback and its
+//     abstract sockets with the host.
+//   - Tasks that run as the same user, nobody by default, share the kernel's limits
+//     per user (nproc). In the host's process namespace, which the operator has to
+//     allow, they can trace each other.
+//   - A task that runs as the host's root, which the operator has to allow too, can
+//     leave setuid programs in its directories for users of the host.
+//   - A task can write below its own image while that is mounted; what it then reads
+//     through the overlay is not defined.
+//   - What root writes to a root that is writable, and to /tmp with tmp_mb, is memory,
+//     and counts as the task's.
 package container

@@ -260,12 +260,13 @@ func TestRoot(t *testing.T) {
 	require.NoError(t, os.MkdirAll(vol+"/sub", 0o777))
 	require.NoError(t, os.WriteFile(vol+"/file", []byte("one\n"), 0o644))
 	require.NoError(t, os.WriteFile(r.base+"/secret", []byte("x\n"), 0o600))
-	r.cfg.Mounts = []driver.Mount{{Source: vol, Target: "/data/vol", ReadOnly: true}, {Source: vol + "/file", Target: "/etc/app/conf", ReadOnly: true}}
+	r.cfg.Mounts = []driver.Mount{{Source: vol, Target: "/data/vol", ReadOnly: true}, {Source: vol + "/file", Target: "/etc/app/conf", ReadOnly: true},
+		{Source: vol + "/file", Target: "/etc/hosts", ReadOnly: true}}
 	r.node.Entries = append(defaultEntries(), Entry{Source: vol, Target: "/opt2/vol"}, Entry{Source: r.base + "/secret", Target: "/etc/secret"})
-	out := r.sh(`cat /data/vol/file /etc/app/conf /opt2/vol/file; ls /etc/secret; echo >/data/vol/x; echo >/opt2/vol/x; echo >/y
+	out := r.sh(`cat /data/vol/file /etc/app/conf /opt2/vol/file /etc/hosts; ls /etc/secret; echo >/data/vol/x; echo >/opt2/vol/x; echo >/y
 		dd if=/dev/zero of=/tmp/big bs=1M count=3 2>/dev/null; ls -l /tmp/big | tr -s ' ' | cut -d' ' -f5; grep -c ' /tmp ' /proc/self/mountinfo; ulimit -n`,
 		map[string]any{"tmp_mb": 2, "ulimit": map[string]string{"NoFile": "100:200"}})
-	require.Equal(t, "one\none\none\n2097152\n1\n100\n", out)
+	require.Equal(t, "one\none\none\none\n2097152\n1\n100\n", out)
 	r.cfg.Mounts = nil
 	r.node.Lookup = func(string) (account.Account, error) {
 		return account.Account{Name: "app", UID: 4000, GID: 4001, Groups: []int{4001, 44, 4002}}, nil
