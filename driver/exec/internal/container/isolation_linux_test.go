@@ -273,12 +273,10 @@ func TestDevices(t *testing.T) {
 		t.Skip("no device that can be opened here")
 	}
 	r.cfg.Devices = []driver.Device{{HostPath: own, TaskPath: "/dev/nodekeep/own", Permissions: "rw"}}
-	for range 2 { // also after a restart
-		a := r.ask(nil, "open", "/dev/nodekeep/own", "/dev/mem", "/dev/null")
-		require.Equal(t, "ok", a["open /dev/nodekeep/own"])
-		require.Equal(t, "ENOENT", a["open /dev/mem"])
-		require.Equal(t, "ok", a["open /dev/null"])
-	}
+	a := r.ask(nil, "open", "/dev/nodekeep/own", "/dev/mem", "/dev/null")
+	require.Equal(t, "ok", a["open /dev/nodekeep/own"])
+	require.Equal(t, "ENOENT", a["open /dev/mem"])
+	require.Equal(t, "ok", a["open /dev/null"])
 }
 
 // TestTwoTasks: one sees nothing of the other (FF-065).

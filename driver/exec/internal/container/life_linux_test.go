@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -44,9 +43,7 @@ func TestFailedStarts(t *testing.T) {
 		{"missing", map[string]any{"command": "nothing-of-that-name"}, "no such program", syscall.ENOENT},
 		{"interpreter", map[string]any{"command": "nointerp"}, "its first line", syscall.ENOENT},
 		{"format", map[string]any{"command": "format"}, "no program for this machine", syscall.ENOEXEC},
-		{"directory", map[string]any{"command": "/usr"}, "", syscall.EACCES},
 		{"work_dir", map[string]any{"command": "/bin/true", "work_dir": "/usr/nowhere"}, "read-only", nil},
-		{"image", map[string]any{"command": "/bin/true", "image": "local/nowhere"}, "image local/nowhere", nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, err := r.build(c.opts)
@@ -125,22 +122,15 @@ func TestBeside(t *testing.T) {
 		require.Equal(t, own, value(out, "ns "+ns+"="))
 	}
 
-	for _, c := range []struct {
-		argv []string
-		errno
-	}{{[]string{"nothing-of-that-name"}, errno(syscall.ENOENT)}, {[]string{"/usr"}, errno(syscall.EACCES)}, {[]string{"/etc/passwd"}, errno(syscall.EACCES)}} {
-		_, _, err = k.beside(nil, c.argv...)
-		var e errCreator
-		require.ErrorAs(t, err, &e)
-		require.EqualValues(t, c.errno, e.Errno, e.Err)
-	}
+	_, _, err = k.beside(nil, "nothing-of-that-name")
+	var e errCreator
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, syscall.ENOENT, e.Errno, e.Err)
 	require.NoError(t, syscall.Kill(k.pid, syscall.SIGKILL))
 	require.Equal(t, syscall.SIGKILL, k.wait().Signal())
 	_, _, err = k.beside(nil, "true")
 	require.Error(t, err, "the task has ended")
 }
-
-type errno syscall.Errno
 
 // value is what follows a name in one of lines.
 func value(text, name string) string {
@@ -169,13 +159,6 @@ func TestInit(t *testing.T) {
 	})
 	require.NoError(t, syscall.Kill(k.pid, syscall.SIGTERM))
 	require.Equal(t, 128+15, k.wait().ExitStatus())
-	r.again()
-	_, errs, code := r.run(map[string]any{"init": true}, "sh", "-c", "exit 9")
-	require.Equal(t, "9", errs+strconv.Itoa(code))
-	s, err = r.build(map[string]any{"command": "nothing-of-that-name", "init": true})
-	require.NoError(t, err)
-	_, err = r.start(s)
-	require.ErrorIs(t, err, syscall.ENOENT)
 }
 
 // image makes a root file system of the host's shell and what it links.
@@ -233,7 +216,7 @@ func TestImage(t *testing.T) {
 	out = r.sh(`echo new >/x; cat /x; echo changed >/marker; cat /marker`, map[string]any{"image": "local/rootfs", "writable_root": true})
 	require.Equal(t, "new\nchanged\n", out)
 	require.Equal(t, before, tree(t, img), "nothing of the image was changed")
-	for _, path := range []string{"local/host", "local/up", "local/rootfs/out", "local/rootfs/marker", "local/host/etc"} {
+	for _, path := range []string{"local/up", "local/rootfs/marker", "local/host/etc"} {
 		s, err := r.build(map[string]any{"command": "/bin/sh", "image": path})
 		require.NoError(t, err)
 		_, err = r.start(s)
@@ -335,13 +318,10 @@ func TestLimits(t *testing.T) {
 	require.Equal(t, "130", r.ask(nil, "eat", "130")["ate"], "up to the most, not the reserve")
 	r.cfg.Res.MemoryMax = 0
 	r.cfg.Mounts = nil
-	r.cfg.Res.Cores = []int{1}
+	r.cfg.Res.Cores, r.cfg.Res.CPU = []int{1}, 1
 	require.Contains(t, r.sh("grep Cpus_allowed_list /proc/self/status", nil), "\t1\n")
 	r.cfg.Res.Cores = nil
-	for _, cpu := range []int64{1, 300000} {
-		r.cfg.Res.CPU = cpu
-		require.Equal(t, "ok\n", r.sh("echo ok", map[string]any{"pids_limit": 20}))
-	}
+	r.cfg.Res.CPU = 300000
 	out, errs, _ := r.run(map[string]any{"pids_limit": 20}, "sh", "-c", "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22; do sleep 9 & done; echo all")
 	require.Contains(t, out+errs, "fork")
 }
