@@ -37,6 +37,13 @@ func main() {
 		if err != nil {
 			log.Print(err) // what cannot run here, or a disk that is full: the rest goes on
 		}
+		for e, err := range agent.Events(ctx, 0) { // what happened, also before, and what happens
+			if err == nil {
+				log.Printf("%s %s: %s: %s", e.AllocID, e.Task, e.Event.Kind, e.Event.Text())
+			}
+		}
 	}()
-	log.Print(agent.Run(ctx)) // returns when ctx ends; the tasks go on
+	if err := agent.Run(ctx); err != nil { // returns when ctx ends; the tasks go on
+		log.Fatal(err)
+	}
 }
