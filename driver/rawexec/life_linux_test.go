@@ -60,18 +60,18 @@ func TestFailedStarts(t *testing.T) {
 	require.NoError(t, os.WriteFile(garbage, []byte("neither"), 0o755))
 	ok := map[string]any{"command": "true"}
 	for text, change := range map[string]func(c *driver.TaskConfig){
-		`config.command "no-such" : none of`:    func(c *driver.TaskConfig) { *c = r.task(c.ID, map[string]any{"command": "no-such"}) },
-		`none of /no/such: file does not exist`: func(c *driver.TaskConfig) { *c = r.task(c.ID, map[string]any{"command": "/no/such"}) },
-		"out of the task's directory":           func(c *driver.TaskConfig) { *c = r.task(c.ID, map[string]any{"command": "../x"}) },
-		plain + " is not executable":            func(c *driver.TaskConfig) { *c = r.task(c.ID, map[string]any{"command": plain}) },
-		"its interpreter or loader":             func(c *driver.TaskConfig) { *c = r.task(c.ID, map[string]any{"command": "script"}) },
-		"exec format error":                     func(c *driver.TaskConfig) { *c = r.task(c.ID, map[string]any{"command": "garbage"}) },
-		"config.work_dir: stat":                 func(c *driver.TaskConfig) { *c = r.task(c.ID, map[string]any{"command": "true", "work_dir": "no"}) },
-		`user "no-such-user"`:                   func(c *driver.TaskConfig) { c.User = "no-such-user" },
-		"may not be used on this node":          func(c *driver.TaskConfig) { c.User = "daemon" },
-		`group no-such-group`:                   func(c *driver.TaskConfig) { c.User = "nobody:no-such-group" },
-		"config.command is empty":               func(c *driver.TaskConfig) { *c = r.task(c.ID, map[string]any{"command": ""}) },
-		`unknown field "comand"`:                func(c *driver.TaskConfig) { *c = r.task(c.ID, map[string]any{"comand": "true"}) },
+		`config.command "no-such" : no such program, looked for as`:    func(c *driver.TaskConfig) { *c = r.task(c.ID, map[string]any{"command": "no-such"}) },
+		`no such program, looked for as /no/such: file does not exist`: func(c *driver.TaskConfig) { *c = r.task(c.ID, map[string]any{"command": "/no/such"}) },
+		"out of the task's directory":                                  func(c *driver.TaskConfig) { *c = r.task(c.ID, map[string]any{"command": "../x"}) },
+		plain + " is not executable":                                   func(c *driver.TaskConfig) { *c = r.task(c.ID, map[string]any{"command": plain}) },
+		"its interpreter or loader":                                    func(c *driver.TaskConfig) { *c = r.task(c.ID, map[string]any{"command": "script"}) },
+		"exec format error":                                            func(c *driver.TaskConfig) { *c = r.task(c.ID, map[string]any{"command": "garbage"}) },
+		"config.work_dir: stat":                                        func(c *driver.TaskConfig) { *c = r.task(c.ID, map[string]any{"command": "true", "work_dir": "no"}) },
+		`user "no-such-user"`:                                          func(c *driver.TaskConfig) { c.User = "no-such-user" },
+		"may not be used on this node":                                 func(c *driver.TaskConfig) { c.User = "daemon" },
+		`group no-such-group`:                                          func(c *driver.TaskConfig) { c.User = "nobody:no-such-group" },
+		"config.command is empty":                                      func(c *driver.TaskConfig) { *c = r.task(c.ID, map[string]any{"command": ""}) },
+		`unknown field "comand"`:                                       func(c *driver.TaskConfig) { *c = r.task(c.ID, map[string]any{"comand": "true"}) },
 		"oom_score_adj is 1001": func(c *driver.TaskConfig) {
 			*c = r.task(c.ID, map[string]any{"command": "true", "oom_score_adj": 1001})
 		},

@@ -71,7 +71,17 @@ func program(taskDir, command string, env []string) (string, error) {
 	case len(places) == 0:
 		return "", fmt.Errorf("rawexec: config.command %q leads out of the task's directory: %w", command, fs.ErrNotExist)
 	}
-	return "", fmt.Errorf("rawexec: config.command %q: none of %s: %w", command, strings.Join(places, ", "), fs.ErrNotExist)
+	return "", fmt.Errorf("rawexec: config.command %q: no such program, looked for as %s: %w", command, strings.Join(once(places), ", "), fs.ErrNotExist)
+}
+
+// once is a list without what is in it already: a PATH may name a directory twice.
+func once(list []string) (out []string) {
+	for _, s := range list {
+		if !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	return out
 }
 
 // runnable says whether path is a program, and makes it one if it is a file of
