@@ -34,6 +34,10 @@ func (e *RefusedError) Unwrap() error { return e.Err }
 // or something nobody here does: UnmetError; their status is failed), allocrunner.ReplaceError (an update that needs
 // a new alloc). When the state cannot be written nothing is started, but stops
 // are carried out, and the error is the store's: apply again.
+//
+// To change an alloc that is here already raise its ModifyIndex, and Index with it:
+// other content under the same one is passed over, with a warning in the log. What
+// cannot change in place (spec.Diff tells) needs an alloc with another id.
 func (a *Agent) Apply(ctx context.Context, d Desired) error {
 	r := &a.runnerOf
 	select {
@@ -61,6 +65,7 @@ func (a *Agent) Apply(ctx context.Context, d Desired) error {
 	if err != nil {
 		return err
 	}
+	a.warnSameIndex(d)
 	created, refused := a.prepare(act.create, d.Epoch)
 	saveErr := a.store.Update(func(tx state.Tx) error { return a.saveList(tx, p, act, created, a.news(refused)) })
 	if saveErr != nil {

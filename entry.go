@@ -30,9 +30,10 @@ type entry struct {
 	runner *allocrunner.AllocRunner
 	fixed  AllocStatus
 
-	usage    sync.Map    // the latest TaskUsage that was read, by task
-	unwanted atomic.Bool // left the desired list: to be collected once it is over
-	moved    atomic.Bool // nothing is wanted any more of the alloc that this one replaces
+	usage    sync.Map      // the latest TaskUsage that was read, by task
+	unwanted atomic.Bool   // left the desired list: to be collected once it is over
+	moved    atomic.Bool   // nothing is wanted any more of the alloc that this one replaces
+	warned   atomic.Uint64 // the modify index, plus one, under which other content was told of
 
 	// Guarded by runners.mu:
 	burying bool // its collection has begun: its disk is no more to be had
