@@ -134,7 +134,11 @@ func (p *parser) whole(def *node, in *input) (any, bool) {
 	}
 	v, err := convert.Convert(v, cty.Number)
 	if err != nil || v.IsNull() {
-		p.invalid(in, "A number is needed, this is %s.", kindOf(in.value))
+		without := ""
+		if text := strings.TrimSpace(textOf([]cty.Value{in.value}, 0)); text != "" && text[0] >= '0' && text[0] <= '9' {
+			without = " without a unit"
+		}
+		p.invalid(in, "A number%s is needed, this is %s.", without, kindOf(in.value))
 		return nil, false
 	}
 	n, accuracy := v.AsBigFloat().Int64()

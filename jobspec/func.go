@@ -122,7 +122,7 @@ func (e *evaluator) call(x *hclsyntax.FunctionCallExpr, quoted bool) cty.Value {
 	if len(e.diags.all) > before || !e.afford(x, args) {
 		return none
 	}
-	v, diags := e.safely(&simple, f)
+	v, diags := e.safely(documented(&simple, args), f)
 	e.diags.hcl(diags)
 	if diags.HasErrors() || !v.IsWhollyKnown() || !e.spend(size(v), x.Range()) {
 		return none
@@ -136,6 +136,38 @@ func (e *evaluator) call(x *hclsyntax.FunctionCallExpr, quoted bool) cty.Value {
 		return none
 	}
 	return v
+}
+
+// documented makes a call of what the documentation of job files promises and the
+// libraries do not do: coalesce passes over empty texts too, length and index take
+// objects, which is what { … } makes, as they take maps.
+func documented(x *hclsyntax.FunctionCallExpr, args []cty.Value) *hclsyntax.FunctionCallExpr {
+	object := len(args) > 0 && args[0].Type().IsObjectType() && !args[0].IsNull()
+	switch {
+	case x.Name == "coalesce":
+		if last := len(args) - 1; x.ExpandFinal && last >= 0 {
+			if length(args[last]) == 0 {
+				return x
+			}
+			args = append(args[:last:last], args[last].AsValueSlice()...)
+		}
+		args = slices.DeleteFunc(slices.Clone(args), func(v cty.Value) bool { return v.Type() == cty.String && textOf([]cty.Value{v}, 0) == "" })
+		if len(args) == 0 {
+			return x // all are empty: the library's answer to that
+		}
+	case x.Name == "length" && len(args) == 1 && object:
+		args = []cty.Value{cty.TupleVal(slices.Collect(maps.Values(args[0].AsValueMap())))}
+	case x.Name == "index" && len(args) == 2 && object && args[0].Type().HasAttribute(textOf(args, 1)):
+		args = []cty.Value{cty.TupleVal([]cty.Value{args[0].GetAttr(textOf(args, 1))}), cty.NumberIntVal(0)}
+	default:
+		return x
+	}
+	call := *x
+	call.Args, call.ExpandFinal = nil, false
+	for _, v := range args {
+		call.Args = append(call.Args, &hclsyntax.LiteralValueExpr{Val: v, SrcRange: x.Range()})
+	}
+	return &call
 }
 
 // safely calls a library's function; a panic of it is an error of the call.

@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -162,12 +163,13 @@ func (f *fileFuncs) exists(name string) (cty.Value, error) {
 const maxFiles = 10_000
 
 // set is the regular files below a directory whose path matches; ** is any
-// number of directories.
+// number of directories, {a,b} one of these.
 func (f *fileFuncs) set(dir, pattern string) (cty.Value, error) {
 	root, err := f.path(dir)
 	if err != nil {
 		return cty.NilVal, err
 	}
+	patterns := alternatives(pattern)
 	found, seen := []cty.Value{}, 0
 	err = fs.WalkDir(f.fsys, root, func(p string, d fs.DirEntry, err error) error {
 		if seen++; seen > maxFiles {
@@ -177,11 +179,13 @@ func (f *fileFuncs) set(dir, pattern string) (cty.Value, error) {
 			return err
 		}
 		rel := strings.TrimPrefix(strings.TrimPrefix(p, root), "/")
-		ok, err := match(strings.Split(pattern, "/"), strings.Split(rel, "/"))
-		if ok {
-			found = append(found, cty.StringVal(rel))
+		for _, one := range patterns {
+			if ok, err := match(strings.Split(one, "/"), strings.Split(rel, "/")); ok || err != nil {
+				found = append(found, cty.StringVal(rel))
+				return err
+			}
 		}
-		return err
+		return nil
 	})
 	if err != nil {
 		return cty.NilVal, err
@@ -190,6 +194,27 @@ func (f *fileFuncs) set(dir, pattern string) (cty.Value, error) {
 		return cty.SetValEmpty(cty.String), nil
 	}
 	return cty.SetVal(found), nil
+}
+
+// alternatives are the patterns that {a,b} in one stands for; maxAlternatives of
+// them at most, what is more stays as it is written.
+func alternatives(pattern string) []string {
+	const maxAlternatives = 100
+	out := []string{pattern}
+	for i := 0; i < len(out); {
+		inside, after, closed := strings.Cut(out[i], "}")
+		open := strings.LastIndexByte(inside, '{')
+		parts := strings.Split(inside[open+1:], ",")
+		if !closed || open < 0 || len(out)+len(parts) > maxAlternatives {
+			i++
+			continue
+		}
+		for j, part := range parts {
+			parts[j] = inside[:open] + part + after
+		}
+		out = slices.Replace(out, i, i+1, parts...)
+	}
+	return out
 }
 
 // match compares elements of a path; a run of ** counts once.

@@ -27,7 +27,7 @@ type File struct {
 type ParseConfig struct {
 	File     File              // HCL, or the API's JSON: it begins with {
 	Vars     map[string]string // -var: the strongest
-	VarFiles []File            // lines of name = value; a later one wins
+	VarFiles []File            // lines of name = value, or a JSON object; a later one wins
 	Env      []string          // K=V; those that begin with EnvPrefix set variables
 
 	// Lenient makes warnings of names that this package does not know, and of
@@ -169,15 +169,6 @@ func (p *parser) read(f File) ([]byte, bool) {
 	}
 	p.diags.source(f.Name, f.Src)
 	return f.Src, len(f.Src) <= MaxSize || p.diags.check(f.Name, f.Src)
-}
-
-// hclFile reads and parses f; nil if that failed.
-func (p *parser) hclFile(f File) *hclsyntax.Body {
-	src, ok := p.read(f)
-	if !ok {
-		return nil
-	}
-	return p.syntax(f.Name, src)
 }
 
 // fromHCL reads a job file in HCL; nil if there is no job in it.

@@ -153,7 +153,9 @@ var (
 	directive = regexp.MustCompile(`%\{\s*[a-z_]+`)
 	dots      = regexp.MustCompile(`^\s*(?:[\w-]+\s*=\s*|.*\{\s*)?(\.\.\.)\s*\}?\s*$`)
 	decimal   = regexp.MustCompile(`[=,\[(]\s*(\.[0-9]+)`)
-	blockIn   = regexp.MustCompile(`^\s*([A-Za-z_][\w-]*)\s*(\{)`)
+	blockIn   = regexp.MustCompile(`^\s*([A-Za-z_][\w-]*)\s*(?:"[^"]*"\s*)*\{`)
+	colon     = regexp.MustCompile(`^\s*"?([A-Za-z_][\w-]*)"?\s*:`)
+	unit      = regexp.MustCompile(`[=,\[(]\s*([0-9][0-9.]*[A-Za-z]\w*)`)
 	marker    = regexp.MustCompile(`<<-?([A-Za-z_][\w-]*)`)
 )
 
@@ -168,46 +170,20 @@ func (p *parser) syntaxError(name string, d *hcl.Diagnostic) {
 		p.diags.hcl(hcl.Diagnostics{d})
 		return
 	}
-	on := func(at []int) hcl.Range {
-		return hcl.Range{
+	if at, summary, detail := better(line, d); at != nil {
+		p.diags.add(hcl.Range{
 			Filename: name,
 			Start:    hcl.Pos{Line: r.Start.Line, Column: 1 + utf8.RuneCountInString(line[:at[0]])},
 			End:      hcl.Pos{Line: r.Start.Line, Column: 1 + utf8.RuneCountInString(line[:at[1]])},
-		}
-	}
-	if at := shellExpansion(line); at != nil {
-		text := line[at[0]:at[1]]
-		p.diags.add(on(at), "Shell expansion", shellText, text, text)
-		return
-	}
-	if at := dotted.FindStringSubmatchIndex(line); at != nil {
-		key := line[at[2]:at[3]]
-		p.diags.add(on(at[2:4]), "Name with dots", "Such a name stands in quotes, in a map: NAME = { %q = … }", key)
-		return
-	}
-	if at := dots.FindStringSubmatchIndex(line); at != nil {
-		p.diags.add(on(at[2:4]), "Placeholder", "The three dots stand for lines that an example leaves out; put what belongs here, or nothing.")
-		return
-	}
-	if at := decimal.FindStringSubmatchIndex(line); at != nil && strings.Contains(d.Summary, "Invalid expression") {
-		p.diags.add(on(at[2:4]), "Number without a digit before the point", "It is written 0%s.", line[at[2]:at[3]])
-		return
-	}
-	if at := blockIn.FindStringSubmatchIndex(line); at != nil && strings.Contains(d.Detail, "equals sign") {
-		name := line[at[2]:at[3]]
-		p.diags.add(on(at[2:4]), "Block among values", "Inside of [ … ] and of NAME = { … } there are values only: %s = { … }. Blocks stand in blocks; without the \"=\" and the \"[\" around this one it is one.", name)
-		return
-	}
-	if at := escaped.FindStringIndex(line); at != nil {
-		p.diags.add(on(at), "Escaped quote", "Inside ${…} quotes have no backslash: \"${x[\"y\"]}\".")
-		return
-	}
-	if at := directive.FindStringIndex(line); at != nil && strings.Contains(d.Detail, "control keyword") {
-		p.diags.add(on(at), "Unknown directive", "%%{ begins a directive of the language (if, for). Write %%%%{ for the text %%{.")
+		}, summary, "%s", detail)
 		return
 	}
 	if m := p.openHeredoc(name, d); m != "" {
 		p.diags.add(r, "Heredoc without an end", "The line that ends it holds %s and nothing else, not even a comma: that goes on the line below.", m)
+		return
+	}
+	if brace := openBlock(name, p.diags.sources[name]); brace != nil && d.Summary == "Unclosed configuration block" {
+		p.diags.add(*brace, "Block without an end", "By the indentation of the lines below, it is this brace that none closes.")
 		return
 	}
 	if d.Summary == "Invalid multi-line string" {
@@ -215,6 +191,74 @@ func (p *parser) syntaxError(name string, d *hcl.Diagnostic) {
 		return
 	}
 	p.diags.hcl(hcl.Diagnostics{d})
+}
+
+// better says what is wrong with a line, if that can be told better than the
+// parser does.
+func better(line string, d *hcl.Diagnostic) (at []int, summary, detail string) {
+	says := func(text string) bool { return strings.Contains(d.Summary+"\n"+d.Detail, text) }
+	find := func(x *regexp.Regexp) bool {
+		at = x.FindStringSubmatchIndex(line)
+		if len(at) > 2 {
+			at = at[2:4]
+		}
+		return at != nil
+	}
+	part := func() string { return line[at[0]:at[1]] }
+	if at = shellExpansion(line); at != nil {
+		return at, "Shell expansion", fmt.Sprintf(shellText, part(), part())
+	}
+	switch {
+	case find(dotted):
+		return at, "Name with dots", fmt.Sprintf("Such a name stands in quotes, in a map: NAME = { %q = … }", part())
+	case find(dots):
+		return at, "Placeholder", "The three dots stand for lines that an example leaves out; put what belongs here, or nothing."
+	case says("Invalid expression") && find(decimal):
+		return at, "Number without a digit before the point", fmt.Sprintf("It is written 0%s.", part())
+	case says("equals sign") && find(blockIn):
+		return at, "Block among values", fmt.Sprintf("Inside of [ … ] and of NAME = { … } there are values only: %s = { … }. Blocks stand in blocks; without the \"=\" and the \"[\" around this one it is one.", part())
+	case says("equals sign") && find(colon):
+		return at, "Colon after a name", fmt.Sprintf("An argument is written %s = …, a block %[1]s { … }.", part())
+	case (says("must end with a newline") || says("Expected a comma") || says("newline or comma")) && find(unit):
+		return at, "Number with a unit", fmt.Sprintf("It is a text, in quotes: %q", part())
+	case find(escaped):
+		return at, "Escaped quote", `Inside ${…} quotes have no backslash: "${x["y"]}".`
+	case says("control keyword") && find(directive):
+		return at, "Unknown directive", "%{ begins a directive of the language (if, for). Write %%{ for the text %{."
+	}
+	return nil, "", ""
+}
+
+// openBlock is the first brace that seems to have none that closes it: the one that
+// does stands further to the left than the line of this.
+func openBlock(name string, src []byte) *hcl.Range {
+	type open struct {
+		at     hcl.Range
+		indent int
+	}
+	tokens, _ := hclsyntax.LexConfig(src, name, hcl.InitialPos)
+	var stack []open
+	line, indent := 0, 0
+	for _, t := range tokens {
+		first := t.Range.Start.Line != line
+		if first {
+			line, indent = t.Range.Start.Line, t.Range.Start.Column
+		}
+		switch t.Type {
+		case hclsyntax.TokenOBrace:
+			stack = append(stack, open{t.Range, indent})
+		case hclsyntax.TokenCBrace:
+			if len(stack) == 0 {
+				return nil
+			}
+			last := stack[len(stack)-1]
+			if first && indent < last.indent {
+				return &last.at
+			}
+			stack = stack[:len(stack)-1]
+		}
+	}
+	return nil
 }
 
 // shellExpansion is where a line has one that is not escaped.

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/ext/typeexpr"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
+	hcljson "github.com/hashicorp/hcl/v2/json"
 	"github.com/zclconf/go-cty/cty"
 	"github.com/zclconf/go-cty/cty/convert"
 )
@@ -232,9 +233,17 @@ func (p *parser) set(v *variable, value cty.Value, r hcl.Range) {
 	v.value, v.set = value, r
 }
 
-// varFile reads a file of name = value.
+// varFile reads a file of name = value, or a JSON object of them.
 func (p *parser) varFile(f File, vars map[string]*variable) {
-	body := p.hclFile(f)
+	src, ok := p.read(f)
+	if !ok {
+		return
+	}
+	if isJSON(src) {
+		p.varJSON(f.Name, src, vars)
+		return
+	}
+	body := p.syntax(f.Name, src)
 	if body == nil {
 		return
 	}
@@ -247,6 +256,31 @@ func (p *parser) varFile(f File, vars map[string]*variable) {
 			continue
 		}
 		p.constant(vars[a.Name], a.Expr)
+	}
+}
+
+// varJSON reads a variable file in JSON, where a text is a text and no template.
+func (p *parser) varJSON(name string, src []byte, vars map[string]*variable) {
+	if !p.checkJSON(name, src) {
+		return
+	}
+	x, diags := hcljson.ParseExpression(src, name)
+	p.diags.hcl(diags)
+	if diags.HasErrors() {
+		return
+	}
+	pairs, _ := p.pairs(x, "A variable file in JSON")
+	for _, pair := range pairs {
+		v := vars[pair.name]
+		if v == nil {
+			p.undeclared(pair.at, pair.name, vars)
+			continue
+		}
+		value, diags := pair.value.Value(nil)
+		p.diags.hcl(diags)
+		if v.wrong = diags.HasErrors(); !v.wrong {
+			p.set(v, value, pair.value.Range())
+		}
 	}
 }
 

@@ -1,0 +1,9 @@
+job "equals" {
+  group "g" {
+    network = {
+      port "http" {
+        to = 80
+      }
+    }
+  }
+}

@@ -1,0 +1,3 @@
+job "colon" {
+  group: "g"
+}

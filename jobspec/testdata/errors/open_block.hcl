@@ -1,0 +1,10 @@
+job "open" {
+  group "g" {
+    network {
+      port "http" {
+    }
+    task "t" {
+      driver = "raw_exec"
+    }
+  }
+}

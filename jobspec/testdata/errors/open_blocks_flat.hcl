@@ -1,0 +1,3 @@
+job "flat" {
+group "g" {
+}

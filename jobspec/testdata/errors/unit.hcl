@@ -1,0 +1,7 @@
+job "unit" {
+  group "g" {
+    restart {
+      delay = 10s
+    }
+  }
+}
