@@ -34,7 +34,7 @@ type jobFlags struct {
 
 func (f *jobFlags) bind(fs *flag.FlagSet) {
 	fs.Var(&f.vars, "var", "set a variable of the jobs: `K=V`; may be repeated")
-	fs.Var(&f.varFiles, "var-file", "read variables from `FILE`, lines of name = value; may be repeated, a later one wins")
+	fs.Var(&f.varFiles, "var-file", "read variables from `FILE`, lines of name = value or a JSON object; may be repeated, a later one wins")
 	fs.BoolVar(&f.lenient, "lenient", false, "pass over names that job files do not have, with a warning")
 }
 
@@ -98,7 +98,7 @@ func (a *app) parseJobs(files []string, flags jobFlags) ([]parsedJob, error) {
 		return nil, err
 	}
 	for _, p := range parsed {
-		_ = jobspec.RenderDiagnostics(a.stderr, p.spec.Warnings, colored(a.stderr))
+		a.warnOf(p.spec.Warnings)
 		var names []string
 		for _, n := range p.spec.NotActedOn(append(slices.Clone(capabilities), jobspec.ByScheduler)...) {
 			if !slices.Contains(names, n.Name) {
@@ -106,7 +106,7 @@ func (a *app) parseJobs(files []string, flags jobFlags) ([]parsedJob, error) {
 			}
 		}
 		if len(names) > 0 {
-			fmt.Fprintf(a.stderr, "nodekeep: job %s: this node does not act on %s: see nodekeep job plan %s\n", p.job.ID, strings.Join(names, ", "), p.file)
+			a.warn("job %s: this node does not act on %s: see nodekeep job plan %s", p.job.ID, strings.Join(names, ", "), p.file)
 		}
 	}
 	return parsed, nil

@@ -1,6 +1,22 @@
 job "coercion" {
   group "app" {
     count = "2"
+    network {
+      port "sql" {
+        static = "26257"
+        to     = "80"
+      }
+    }
+    service {
+      name = "number"
+      port = 4646
+      check {
+        type     = "tcp"
+        port     = 8081
+        interval = "10s"
+        timeout  = "2s"
+      }
+    }
 
     task "main" {
       driver = "raw_exec"
@@ -33,6 +49,11 @@ job "coercion" {
         destination = "local/x"
         perms       = 0644
         env         = "false"
+      }
+      template {
+        data        = 5
+        destination = "local/y"
+        perms       = 755
       }
       resources {
         cpu = "250"
