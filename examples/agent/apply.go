@@ -73,32 +73,51 @@ func (a *app) apply(ctx context.Context, files []string, flags jobFlags, until s
 	if until == "" {
 		return a.printApplied(rows)
 	}
-	over := map[string]bool{}
+	last := map[string]api.Alloc{}
 	done := reached(until)
 	err = wait(ctx, c, ids, timeout, "the jobs go on; look with nodekeep ps", func(al *api.Alloc) (bool, error) {
-		ok, err := done(al)
-		over[al.ID] = al.Finished()
-		return ok, err
+		last[al.ID] = *al
+		return done(al)
 	})
-	if err != nil {
-		return withReason(ctx, c, err)
-	}
+	err = withReason(ctx, c, err)
 	for i := range rows {
-		switch r := &rows[i]; {
-		case r.Change == api.ChangeStopped:
-		case until == "running" && over[r.ID]:
-			r.Reached = "complete" // it has run, and runs once
-		default:
-			r.Reached = until
-		}
+		rows[i].become(until, last)
+	}
+	if err != nil && a.json { // what was applied stands all the same
+		return errors.Join(a.printJSON(rows), err)
+	}
+	if err != nil {
+		return err
 	}
 	return a.printApplied(rows)
 }
 
-// appliedRow is what "apply --json" prints of an alloc.
+// appliedRow is what "apply --json" prints of an alloc; with --wait also where that
+// did not get what it waited for.
 type appliedRow struct {
 	api.Applied
-	Reached string `json:"reached,omitempty"` // with --wait
+	// With --wait. Reached is empty where the state was not reached; Status is what
+	// the alloc was when the wait ended, and Error why it will not get there.
+	Reached string `json:"reached,omitempty"`
+	Status  string `json:"status,omitempty"`
+	Error   string `json:"error,omitempty"`
+}
+
+// become fills in what the wait for a state saw last of the alloc.
+func (r *appliedRow) become(until string, last map[string]api.Alloc) {
+	al, ok := last[r.ID]
+	if !ok || r.Change == api.ChangeStopped {
+		return
+	}
+	r.Status = string(al.Status)
+	switch ok, err := reached(until)(&al); {
+	case err != nil:
+		r.Error = al.Description
+	case ok && until == "running" && al.Finished():
+		r.Reached = "complete" // it has run, and runs once
+	case ok:
+		r.Reached = until
+	}
 }
 
 // printApplied says what became of which alloc.

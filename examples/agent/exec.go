@@ -73,8 +73,7 @@ func (a *app) exec(ctx context.Context, alloc, task string, cmd []string, tty, i
 	case errors.As(err, &l):
 		return l.code()
 	case errors.As(err, &e) && e.Code == api.CodeNoCommand:
-		fmt.Fprintf(a.stderr, "nodekeep: %s\n", a.explain(err))
-		return exitCode(127)
+		return &exitWith{127, err}
 	case err != nil:
 		return err
 	case res.Err != "":

@@ -112,7 +112,6 @@ func TestUse(t *testing.T) {
 		"--data= --version":      {2, "", `--data "": names no directory`},
 		"serve --runtime-dir=":   {2, "", `--runtime-dir "": names no directory`},
 		"ps":                     {1, "", "no agent serves on " + dir + "/agent.sock: start one with \"nodekeep serve --data " + dir + "\""},
-		"--json ps":              {1, "", "no agent serves"},
 		"logs a":                 {1, "", "no agent serves"},
 	} {
 		t.Run(args, func(t *testing.T) {

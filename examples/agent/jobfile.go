@@ -66,7 +66,7 @@ func (a *app) validateJobs(ctx context.Context, files []string, flags jobFlags) 
 	if !a.json {
 		parsed, err := readJobs(files, flags)
 		for _, p := range parsed {
-			_ = jobspec.RenderDiagnostics(a.stderr, warnings(p, drivers), colored(a.stderr))
+			a.warnOf(warnings(p, drivers))
 			if err == nil {
 				fmt.Fprintf(a.stdout, "%s: job %s is valid, %s\n", p.file, p.job.ID, count(len(p.job.Allocs), "alloc"))
 			}
@@ -132,7 +132,7 @@ func (a *app) planJobs(ctx context.Context, files []string, flags jobFlags) erro
 	plans := make([]plannedJob, len(parsed))
 	for i, p := range parsed {
 		plans[i] = plan(p, drivers)
-		_ = jobspec.RenderDiagnostics(a.stderr, warnings(p, drivers), colored(a.stderr))
+		a.warnOf(warnings(p, drivers))
 	}
 	if a.json {
 		return a.printJSON(plans)
@@ -247,7 +247,7 @@ func (a *app) format(name string, flags jobFlags, hcl bool) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	_ = jobspec.RenderDiagnostics(a.stderr, job.Warnings, colored(a.stderr))
+	a.warnOf(job.Warnings)
 	if hcl {
 		return job.HCL(), nil
 	}

@@ -6,7 +6,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -74,13 +73,12 @@ func (a *app) logLines(ctx context.Context, c *api.Client, alloc string, q api.L
 	if line.Task == "" && len(in.Tasks) == 1 {
 		line.Task = in.Tasks[0].Name
 	}
-	enc := json.NewEncoder(a.stdout)
 	buf := bufio.NewReaderSize(r, 64<<10)
 	for {
 		text, err := buf.ReadSlice('\n')
 		if len(text) > 0 {
 			line.Line = strings.TrimSuffix(string(text), "\n")
-			if err := enc.Encode(line); err != nil {
+			if err := encode(a.stdout, line, ""); err != nil {
 				return err
 			}
 		}
@@ -105,7 +103,7 @@ type lostOutput struct {
 // tellLost says on stderr that output is missing at this place.
 func (a *app) tellLost(files, bytes int64) {
 	if a.json {
-		_ = json.NewEncoder(a.stderr).Encode(lostOutput{Files: files, Bytes: bytes})
+		_ = encode(a.stderr, lostOutput{Files: files, Bytes: bytes}, "")
 		return
 	}
 	fmt.Fprintf(a.stderr, "nodekeep: %s\n", lostText(files, bytes))
@@ -144,13 +142,12 @@ var eventsCommand = command{
 }
 
 func (a *app) printEvents(ctx context.Context, c *api.Client, after, alloc string, follow bool) error {
-	enc := json.NewEncoder(a.stdout)
 	for e, err := range c.EventsFrom(ctx, after, alloc, follow) {
 		if err != nil {
 			return err
 		}
 		if a.json {
-			err = enc.Encode(e)
+			err = encode(a.stdout, e, "")
 		} else {
 			err = printEvent(a.stdout, &e)
 		}
@@ -163,6 +160,6 @@ func (a *app) printEvents(ctx context.Context, c *api.Client, after, alloc strin
 
 func printEvent(w io.Writer, e *api.Event) error {
 	_, err := fmt.Fprintf(w, "%6d  %s  %s  %-12s %s: %s\n", e.Token, stamp(e.Time),
-		clean(short(e.Alloc, 8)), clean(e.Task), clean(e.Kind), clean(e.Message))
+		clean(short(e.Alloc, 8)), clean(e.Task), clean(e.Kind), clean(oneLine(e.Message)))
 	return err
 }

@@ -6,6 +6,7 @@
 //
 //	main.go    commands, help, errors and exit codes
 //	flags.go   flags before, between and after arguments
+//	output.go  JSON, errors and warnings
 //	run.go     an agent for one job in the foreground        ─┐ both embed
 //	serve.go   an agent with its API on a unix socket        ─┘ nodekeep.Agent
 //	store.go   the jobs that serve was told to run, on disk
@@ -75,25 +76,8 @@ func main() {
 // a failure, the command's own otherwise.
 func (a *app) main(ctx context.Context, args []string) int {
 	err := a.dispatch(ctx, args)
-	var code exitCode
-	var use *usageError
-	switch {
-	case err == nil:
-		return 0
-	case errors.As(err, &code):
-		return int(code)
-	case errors.As(err, &use):
-		fmt.Fprintf(a.stderr, "nodekeep: %s\n", cleanLines(use.msg))
-		return 2
-	}
-	for _, err := range parts(err) {
-		var file *fileError
-		if errors.As(err, &file) {
-			file.render(a.stderr)
-		}
-		fmt.Fprintf(a.stderr, "nodekeep: %s\n", cleanLines(a.explain(err)))
-	}
-	return 1
+	a.json = a.json || err != nil && wantsJSON(args)
+	return a.fail(err)
 }
 
 // parts takes joined errors apart, so that each gets its own line; none of nil.

@@ -85,6 +85,14 @@ func (a *app) printIDs(what string, ids []string) error {
 	return nil
 }
 
+// lateError says that --timeout was over first.
+type lateError struct {
+	after time.Duration
+	hint  string
+}
+
+func (e *lateError) Error() string { return fmt.Sprintf("not done after %s: %s", e.after, e.hint) }
+
 // stuckAfter is how long a command waits for an alloc whose state cannot be
 // written. Nothing of it moves meanwhile, but a disk may only be slow.
 const stuckAfter = 2 * time.Second
@@ -115,7 +123,7 @@ func wait(ctx context.Context, c *api.Client, ids []string, timeout time.Duratio
 	}()
 	for al, err := range c.Watch(ctx, ids...) {
 		if errors.Is(err, context.DeadlineExceeded) {
-			return fmt.Errorf("not done after %s: %s", timeout, hint)
+			return &lateError{timeout, hint}
 		}
 		if err != nil {
 			return err

@@ -90,7 +90,7 @@ func TestCommands(t *testing.T) {
 	require.Contains(t, b.ok("inspect", "--json", "svc"), `"kill_timeout": 9000000000`)
 	var rows []appliedRow
 	require.NoError(t, json.Unmarshal([]byte(b.ok("apply", "--json", patient, "--wait", "running")), &rows))
-	require.Equal(t, []appliedRow{{api.Applied{ID: again.ID, Namespace: "default", Job: "svc", Group: "g", Change: api.ChangeUnchanged}, "running"}}, rows)
+	require.Equal(t, []appliedRow{{api.Applied{ID: again.ID, Namespace: "default", Job: "svc", Group: "g", Change: api.ChangeUnchanged}, "running", "running", ""}}, rows)
 	b.ok("stop", "svc")
 	require.Empty(t, started(again.Tasks[0].PID))
 	b.ok("stop", "svc")

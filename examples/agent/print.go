@@ -6,7 +6,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -107,16 +106,15 @@ func (p *printer) write(s string) {
 }
 
 func (p *printer) printJSON(v any) {
-	data, err := json.Marshal(v)
-	if err == nil {
-		p.write(string(data) + "\n")
-	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = encode(p.out, v, "") // as in write
 }
 
 // say prints a word of our own.
 func (p *printer) say(format string, args ...any) {
 	if !p.json {
-		p.write(p.paint("2", clean(fmt.Sprintf(format, args...))) + "\n")
+		p.write(p.paint("2", clean(oneLine(fmt.Sprintf(format, args...)))) + "\n")
 	}
 }
 
@@ -126,7 +124,7 @@ func (p *printer) verdict(good bool, format string, args ...any) {
 		code = "1;32"
 	}
 	if !p.json {
-		p.write(p.paint(code, clean(fmt.Sprintf(format, args...))) + "\n")
+		p.write(p.paint(code, clean(oneLine(fmt.Sprintf(format, args...)))) + "\n")
 	}
 }
 
@@ -213,7 +211,7 @@ func (f *follower) printEvents(ctx context.Context, follow bool) {
 			if e.Message != "" {
 				text += ": " + e.Message
 			}
-			f.line(label, f.paint("2", "·"), f.paint("2", clean(text)))
+			f.line(label, f.paint("2", "·"), f.paint("2", clean(oneLine(text))))
 		}
 	}
 }

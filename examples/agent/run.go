@@ -346,6 +346,13 @@ func each(ids []string, f func(id string) error) error {
 	return errors.Join(errs...)
 }
 
+// jobResult is how --json tells the end of a job.
+type jobResult struct {
+	Job    string `json:"job"`
+	Result string `json:"result"` // completed, failed or stopped
+	Reason string `json:"reason,omitempty"`
+}
+
 // tell prints how the job ended and returns whether it failed.
 func (r *jobRun) tell(ids []string, last map[string]api.Alloc) (failed bool) {
 	why := ""
@@ -355,13 +362,19 @@ func (r *jobRun) tell(ids []string, last map[string]api.Alloc) (failed bool) {
 			why = fmt.Sprintf(": %s: %s", al.Name, al.Description)
 		}
 	}
+	result := "completed"
 	switch {
 	case failed:
+		result = "failed"
 		r.out.verdict(false, "job %s failed%s", r.job.ID, why)
 	case r.ask.signal() != nil:
+		result = "stopped"
 		r.out.verdict(true, "job %s stopped", r.job.ID)
 	default:
 		r.out.verdict(true, "job %s completed", r.job.ID)
+	}
+	if r.out.json {
+		r.out.printJSON(jobResult{r.job.ID, result, strings.TrimPrefix(why, ": ")})
 	}
 	return failed
 }

@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
@@ -136,12 +135,6 @@ func (a *app) client() (*api.Client, error) {
 // socketPath is where the agent of a data directory serves.
 func socketPath(dataDir string) string { return filepath.Join(dataDir, "agent.sock") }
 
-func (a *app) printJSON(v any) error {
-	enc := json.NewEncoder(a.stdout)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
-}
-
 // printAllocs prints a row for each task.
 func printAllocs(w io.Writer, list []api.Alloc, now time.Time) error {
 	if len(list) == 0 {
@@ -172,10 +165,10 @@ func (a *app) tellDegraded(ctx context.Context, c *api.Client, list []api.Alloc)
 		return err
 	}
 	if why != "" {
-		fmt.Fprintf(a.stderr, "nodekeep: warning: %s; the node goes on and tries again\n", cleanLines(why))
+		a.warn("warning: %s; the node goes on and tries again", why)
 	}
 	if slices.ContainsFunc(list, func(al api.Alloc) bool { return al.Degraded }) {
-		fmt.Fprintf(a.stderr, "nodekeep: warning: %s\n", degradedText)
+		a.warn("warning: %s", degradedText)
 	}
 	return nil
 }
@@ -288,7 +281,7 @@ func printInspection(w io.Writer, in api.Inspection, now time.Time) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	row := func(name, value string) {
 		if value != "" {
-			fmt.Fprintf(tw, "%s\t%s\n", name, clean(value))
+			fmt.Fprintf(tw, "%s\t%s\n", name, clean(oneLine(value)))
 		}
 	}
 	row("alloc", in.ID)
@@ -316,18 +309,18 @@ func printInspection(w io.Writer, in api.Inspection, now time.Time) error {
 	for _, t := range in.Tasks {
 		fmt.Fprintf(w, "\ntask %s: %s\n", clean(t.Name), taskLine(t, now))
 		if t.Reason != "" {
-			fmt.Fprintf(w, "  %s\n", clean(t.Reason))
+			fmt.Fprintf(w, "  %s\n", clean(oneLine(t.Reason)))
 		}
 		if in.Spec != nil {
 			if st := in.Spec.Task(t.Name); st != nil {
-				fmt.Fprintf(w, "  driver %s  %s\n", clean(st.Driver), clean(string(st.Config)))
+				fmt.Fprintf(w, "  driver %s  %s\n", clean(st.Driver), clean(string(plainJSON(st.Config))))
 				for _, k := range slices.Sorted(maps.Keys(st.Env)) {
 					fmt.Fprintf(w, "  env %s=%s\n", clean(k), clean(st.Env[k]))
 				}
 			}
 		}
 		for _, e := range in.Events[t.Name] {
-			fmt.Fprintf(w, "  %s  %-12s %s\n", stamp(e.Time), clean(e.Kind), clean(e.Message))
+			fmt.Fprintf(w, "  %s  %-12s %s\n", stamp(e.Time), clean(e.Kind), clean(oneLine(e.Message)))
 		}
 	}
 	return nil

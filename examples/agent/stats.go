@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
@@ -44,14 +43,14 @@ func (a *app) stats(ctx context.Context, alloc, task string, interval time.Durat
 	}
 	defer c.Close()
 	const row = "%-*s  %-16s  %7s  %10s  %10s  %10s  %5s\n"
-	enc, first := json.NewEncoder(a.stdout), true
+	first := true
 	for u, err := range c.Stats(ctx, alloc, task, interval, follow) {
 		switch {
 		case err != nil:
 			return err
 		case a.json:
 			u.Time = u.Time.UTC()
-			err = enc.Encode(u)
+			err = encode(a.stdout, u, "")
 		default:
 			if first {
 				fmt.Fprintf(a.stdout, row, len(timeForm), "TIME", "TASK", "CPU", "MEMORY", "MAX", "ALLOCATED", "PIDS")
