@@ -68,7 +68,7 @@ func TestRuntimeDirRemoved(t *testing.T) {
 func TestFullDisk(t *testing.T) {
 	b := newBox(t)
 	require.NoError(t, os.MkdirAll(b.data, 0o700))
-	require.NoError(t, syscall.Mount("tmpfs", b.data, "tmpfs", 0, "size=16m,mode=700"))
+	require.NoError(t, syscall.Mount("tmpfs", b.data, "tmpfs", 0, "size=64m,mode=700"))
 	t.Cleanup(func() { _ = syscall.Unmount(b.data, syscall.MNT_DETACH) })
 	a := b.serve()
 	b.ok("apply", b.jobFile("one", "service", "exec sleep 1000", ""), "--wait", "running")
@@ -115,7 +115,7 @@ func TestFullDisk(t *testing.T) {
 func TestAppliedAfterUnwrittenStop(t *testing.T) {
 	b := newBox(t)
 	require.NoError(t, os.MkdirAll(b.data, 0o700))
-	require.NoError(t, syscall.Mount("tmpfs", b.data, "tmpfs", 0, "size=16m,mode=700"))
+	require.NoError(t, syscall.Mount("tmpfs", b.data, "tmpfs", 0, "size=64m,mode=700"))
 	t.Cleanup(func() { _ = syscall.Unmount(b.data, syscall.MNT_DETACH) })
 	a := b.serve()
 	file := b.jobFile("svc", "service", "exec sleep 1000", "")
