@@ -147,9 +147,29 @@ func (r *Reader) seek(ctx context.Context) error {
 		r.start(f, have[i], off) // the start of the log, unless an older file is found
 		found = ok
 	}
+	if r.cfg.From != nil {
+		return r.resume(root, have, *r.cfg.From)
+	}
 	if tail == nil {
 		return r.forward(root, have, r.cfg.Offset)
 	}
+	return nil
+}
+
+// resume goes to a place of an earlier reader.
+func (r *Reader) resume(root *os.Root, have []int64, at Place) error {
+	if at.Index > have[len(have)-1]+1 { // of another log, or the numbers began again
+		return nil
+	}
+	r.at = pos{at.Index, 0}
+	f, _, err := logdir.OpenFile(root, r.cfg.Base, at.Index, os.O_RDONLY)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	r.start(f, at.Index, at.Offset)
 	return nil
 }
 

@@ -53,7 +53,17 @@ type Config struct {
 	Offset  int64 // bytes from the start, over all files; more than there are is the end
 	FromEnd bool  // Offset counts back from the end; more than there are is the start
 	Lines   int   // start at the last so many lines instead; one that has no end yet counts
+
+	// From starts at the Place where an earlier Reader of this log stood. A file that
+	// was removed since is a gap, the one of the place too: how much of it had been
+	// read is not known. A place that this log has never come to is one of another
+	// log, and means the start.
+	From *Place
 }
+
+// Place is a byte of a log, by the file that holds it: it stays the same when older
+// files are removed.
+type Place struct{ Index, Offset int64 }
 
 // Validate reports all faults of the configuration.
 func (c Config) Validate() error {
@@ -69,6 +79,12 @@ func (c Config) Validate() error {
 	}
 	if c.Lines < 0 {
 		errs = append(errs, fmt.Errorf("tail: Lines %d is negative", c.Lines))
+	}
+	if p := c.From; p != nil && (p.Index < 0 || p.Offset < 0) {
+		errs = append(errs, fmt.Errorf("tail: From %d:%d is no place: nothing in it is negative", p.Index, p.Offset))
+	}
+	if c.From != nil && (c.Lines != 0 || c.Offset != 0 || c.FromEnd) {
+		errs = append(errs, errors.New("tail: From excludes Lines, Offset and FromEnd: give one of them"))
 	}
 	if c.Lines > 0 && (c.Offset != 0 || c.FromEnd) {
 		errs = append(errs, errors.New("tail: Lines excludes Offset and FromEnd: give one of them"))
@@ -180,6 +196,14 @@ func (r *Reader) Skipped() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.skipped
+}
+
+// Place returns where the next byte is, or will be. After a Read of n bytes these
+// began n before it, in the same file.
+func (r *Reader) Place() Place {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return Place{r.at.n, r.at.off}
 }
 
 // Read returns bytes of one file at a time. At the end it is io.EOF or, when

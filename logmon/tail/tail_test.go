@@ -335,6 +335,61 @@ func FuzzPlaces(f *testing.F) {
 
 // What was written before Finish is read, across files, and then it ends: also
 // for a reader that waits.
+// A reader that goes on at the place of another neither misses nor repeats a byte,
+// whatever was rotated meanwhile; what was removed is told.
+func TestFromPlace(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, 8, "one\ntwo\n", "three\n", "", "four\nfi", "ve\nsix")
+	whole := "one\ntwo\nthree\nfour\nfive\nsix"
+	r, err := Open(within(t), Config{Dir: dir, Base: base})
+	require.NoError(t, err)
+	defer r.Close()
+	require.Equal(t, Place{8, 0}, r.Place())
+	for i := range whole {
+		at := r.Place()
+		require.Equal(t, whole[i:], all(t, Config{Dir: dir, Base: base, From: &at}), "%d %v", i, at)
+		want(t, r, whole[i:i+1])
+	}
+	end := r.Place()
+	require.Equal(t, Place{12, 6}, end)
+	require.Empty(t, all(t, Config{Dir: dir, Base: base, From: &end}))
+
+	f, err := Open(within(t), Config{Dir: dir, Base: base, From: &end, Follow: true})
+	require.NoError(t, err)
+	defer f.Close()
+	write(t, dir, 12, "ve\nsix\nse", "ven\n")
+	want(t, f, "\nse")
+	want(t, f, "ven\n")
+	require.Equal(t, Place{13, 4}, f.Place())
+	for _, n := range []int{8, 9, 10} {
+		require.NoError(t, os.Remove(filepath.Join(dir, fmt.Sprintf("%s.%d", base, n))))
+	}
+	for name, tt := range map[string]struct {
+		at      Place
+		want    string
+		skipped int64
+	}{
+		"in a file that was removed":     {Place{9, 2}, "four\nfive\nsix\nseven\n", 2},
+		"of another log":                 {Place{15, 2}, "four\nfive\nsix\nseven\n", 0},
+		"the file that comes next":       {Place{14, 0}, "", 0},
+		"beyond the end of the last one": {Place{13, 99}, "", 0},
+	} {
+		g, err := Open(within(t), Config{Dir: dir, Base: base, From: &tt.at})
+		require.NoError(t, err, name)
+		b, err := io.ReadAll(g)
+		require.NoError(t, err, name)
+		require.Equal(t, tt.want, string(b), name)
+		require.Equal(t, tt.skipped, g.Skipped(), name)
+		require.NoError(t, g.Close())
+	}
+	empty, err := Open(within(t), Config{Dir: t.TempDir(), Base: base, From: &Place{3, 3}, Follow: true})
+	require.NoError(t, err)
+	require.Equal(t, Place{}, empty.Place())
+	require.NoError(t, empty.Close())
+	require.ErrorContains(t, Config{Dir: dir, Base: base, From: &Place{-1, 0}}.Validate(), "no place")
+	require.ErrorContains(t, Config{Dir: dir, Base: base, From: &Place{}, Lines: 1}.Validate(), "From excludes")
+}
+
 func TestFinish(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, 0, "one\n")
