@@ -119,6 +119,14 @@ func (r Reason) later(a func(string) string) string {
 	return join(join(string(r.Kind), r.Subject), r.attrs())
 }
 
+// brief is a duration to a tenth of a second: nobody waits nanoseconds.
+func brief(duration string) string {
+	if d, err := time.ParseDuration(duration); err == nil && d >= time.Second {
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return duration
+}
+
 func (r Reason) ifExited(a func(string) string) string {
 	s := "if it exited with " + a("exit_code")
 	if a("oom_killed") != "" {
@@ -128,7 +136,7 @@ func (r Reason) ifExited(a func(string) string) string {
 	case "restart":
 		s += ": restarted"
 		if d := a("delay"); d != "" && d != "0s" {
-			s += " after " + d
+			s += " after " + brief(d)
 		} else {
 			s += " at once"
 		}

@@ -29,6 +29,20 @@ func SignalNumber(signal string) int {
 	return slices.Index(signals(), signal) + 1
 }
 
+// SignalName is the name of a signal of Linux by its number, or by its name, with or
+// without SIG and in any case; what is neither is returned as it is. It is for
+// telling people.
+func SignalName(signal string) string {
+	name := "SIG" + strings.TrimPrefix(strings.ToUpper(signal), "SIG")
+	if n := SignalNumber(signal); n > 0 && n <= len(signals()) {
+		return signals()[n-1]
+	}
+	if slices.Contains(signals(), name) {
+		return name
+	}
+	return signal
+}
+
 // sendable says whether some driver may know a signal: drivers take names with and
 // without SIG, in any case, and have more of them than have one number everywhere.
 func sendable(signal string) bool {

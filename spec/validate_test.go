@@ -159,6 +159,15 @@ func TestSignalNumber(t *testing.T) {
 	}
 }
 
+func TestSignalName(t *testing.T) {
+	for name, want := range map[string]string{
+		"1": "SIGHUP", "hup": "SIGHUP", "SIGHUP": "SIGHUP", "SigTerm": "SIGTERM", "31": "SIGSYS",
+		"": "", "0": "0", "42": "42", "SIGRTMIN+1": "SIGRTMIN+1", "nix": "nix",
+	} {
+		require.Equal(t, want, spec.SignalName(name), name)
+	}
+}
+
 func template(x spec.Template) func(*spec.Alloc) {
 	return func(a *spec.Alloc) { a.Tasks[0].Attach.Templates = []spec.Template{x} }
 }

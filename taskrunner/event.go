@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/nodekeep/nodekeep/spec"
 )
 
 // Kind says what an event tells. Hooks may emit kinds of their own.
@@ -71,7 +73,7 @@ func (e Event) Text() string {
 	case Terminated:
 		return terminatedText(e.Attrs)
 	case Restarting:
-		return with("The next start is in " + a("delay"))
+		return with("The next start is in " + brief(a("delay")))
 	case NotRestarting:
 		return with("The task is not started again")
 	case RestartSignaled:
@@ -80,9 +82,9 @@ func (e Event) Text() string {
 		}
 		return "The restart was asked for"
 	case Signaling:
-		return with("Sending signal " + a("signal"))
+		return with("Sending signal " + spec.SignalName(a("signal")))
 	case Killing:
-		return with("Stopping the task, kill timeout " + a("grace"))
+		return with("Stopping the task, kill timeout " + brief(a("grace")))
 	case Killed:
 		return with("Task stopped")
 	case LeaderDead:
@@ -92,7 +94,7 @@ func (e Event) Text() string {
 	case MainsDead:
 		return with("The main tasks have ended")
 	case ShutdownDelay:
-		return "Waiting " + a("delay") + " before stopping the task"
+		return "Waiting " + brief(a("delay")) + " before stopping the task"
 	case SkippingDelay:
 		return "Shutdown delay skipped"
 	case FailedRestoring:
@@ -115,6 +117,23 @@ func (e Event) Text() string {
 		return strings.Join(attrList(e.Attrs), ", ")
 	}
 	return string(e.Kind)
+}
+
+// brief is a duration as people say it: nobody waits nanoseconds. The attribute has
+// all of it.
+func brief(duration string) string {
+	d, err := time.ParseDuration(duration)
+	switch {
+	case err != nil:
+		return duration
+	case d >= time.Minute:
+		return d.Round(time.Second).String()
+	case d >= time.Second:
+		return d.Round(100 * time.Millisecond).String()
+	case d >= time.Millisecond:
+		return d.Round(time.Millisecond).String()
+	}
+	return d.String()
 }
 
 func terminatedText(attrs map[string]string) string {
